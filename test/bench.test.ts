@@ -1,5 +1,5 @@
 // The bench keeps its word about its last line and its exit codes. What it measures is not judged here, because a shared machine lies;
-// only limits are, from which what is measured is far away. CI judges the limits once more, with the whole counts (.ci/run).
+// only limits are, from which what is measured is far away. CI judges the limits again, with the whole counts (.ci/run).
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";

@@ -1,4 +1,4 @@
-// What is said where PostgreSQL's programs are missing: it must not tell anybody to set what is set already.
+// The error where PostgreSQL's programs are missing: it must not ask to set what is set already.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { noBinaries } from "../proof/servers/postgres-server.ts";

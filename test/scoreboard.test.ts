@@ -177,7 +177,7 @@ test("zombies, poison, lost jobs and blocked loops are told apart by what became
   assert.equal(bullmq("loop blocked for 40 s, at its fastest settings"), "run once (completed)");
   assert.equal(
     row("SIGTERM in the middle of a job of 50 s")[column("plainjob")],
-    "exit after 160 ms; **nobody had it 70.0 s later** (status 1)",
+    "exit after 160 ms; **no worker had it 70.0 s later** (status 1)",
   );
 });
 

@@ -156,7 +156,7 @@ export class Operator {
 export interface RecoverOptions {
   /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
   readonly signal?: AbortSignal;
-  /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
+  /** A backup was restored: everything that its rows call running is queued again at once. Refused while a worker lives. Default false. */
   readonly restored?: boolean;
   /** For callers with a timer: a pass that finds no dead worker emits no events, so it leaves no lines in the log. Default false. */
   readonly periodic?: boolean;
@@ -218,7 +218,7 @@ export class Recoveries {
   }
 
   /**
-   * After a backup was put back: the workers that its rows call alive are not, so all that they held is queued again at once, under a
+   * After a backup was restored: the workers that its rows call alive are not, so all that they held is queued again at once, under a
    * new epoch. Refused while the lock of a worker is held, unless the store itself knows that it was restored.
    */
   async restored(signal: AbortSignal | undefined): Promise<RecoveryPass> {

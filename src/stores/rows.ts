@@ -201,7 +201,7 @@ export function storedError(stored: unknown): StoredError {
   return { name: "Unreadable", message: `the stored error is damaged: ${text}` };
 }
 
-/** JSON that was stored, as its value; what is none any more as its text. */
+/** JSON that was stored, as its value; a text that is no longer JSON as it is. */
 export function storedValue(stored: unknown): unknown {
   if (stored === null) return null;
   const text = asText(stored);

@@ -1,4 +1,4 @@
-// `check --integrity` and `--repair` on sound, inconsistent and damaged files, `backup`, and `recover --restored` after one was put back.
+// `check --integrity` and `--repair` on sound, inconsistent and damaged files, `backup`, and `recover --restored` after one was restored.
 import assert from "node:assert/strict";
 import {
   closeSync,
@@ -82,7 +82,7 @@ test("recover --restored requeues at once what a backup calls running, and is re
   assert.equal(refused.code, 4);
   assert.match(refused.stderr, /is alive on this store/);
 
-  // A backup in the middle of the work, put back on a machine without the lock files.
+  // A backup in the middle of the work, restored on a machine without the lock files.
   await engine.close();
   worker.kill("SIGKILL");
   await worker.exited;

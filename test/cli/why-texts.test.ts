@@ -265,7 +265,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "degraded",
       "The store does not take writes just now: database or disk is full.",
-      "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+      "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
     ],
   ],
   [

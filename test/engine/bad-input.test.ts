@@ -278,7 +278,7 @@ test("the file and what is next to it can be read by their owner only", async (t
 });
 
 const NOBODY = 65_534;
-/** Opens the store in a process of its own, as nobody if we are root: permission bits mean nothing to root. */
+/** Opens the store in a process of its own, as the user `nobody` if we are root: permission bits mean nothing to root. */
 async function openedByAnother(url: string, how: "open" | "connect"): Promise<{ code: string; message: string }> {
   const { code, stdout, stderr } = await script(
     `const { open } = await import(SRC + "index.ts");
@@ -305,7 +305,7 @@ for (const how of ["open", "connect"] as const)
     const engine = await open(place.url, { jobs: [note], logger: false });
     const { id } = await engine.enqueue(note, 7);
     await engine.close();
-    // The directory and what is beside the file may be written, the file may not.
+    // The directory and what is next to the file may be written, the file may not.
     for (const [path, mode] of [
       [place.folder, 0o777],
       [`${place.path}.outlive`, 0o777],
@@ -378,7 +378,7 @@ test("a worker that finds a newer schema under it stops, releases what it holds 
   raw(t, place.path).exec("UPDATE outlive_meta SET value = 99 WHERE key = 'schema'");
   await assert.rejects(
     worker.stopped,
-    says(ErrorCode.schemaNewer, "too old", "99", "gave back what it held", "Upgrade the outlive package"),
+    says(ErrorCode.schemaNewer, "too old", "99", "released what it held", "Upgrade the outlive package"),
   );
   const { state, counters } = (await engine.get(id))!;
   assert.deepEqual([state, counters.interruptions, counters.errors], ["queued", 1, 0]);
@@ -400,7 +400,7 @@ test("a live worker of another boot on the same file makes this one stop and rel
   t.after(() => clearInterval(heart));
   await assert.rejects(
     worked,
-    says(ErrorCode.foreignWorker, "elsewhere-1", "elsewhere", "gave back what it held", "belongs to one machine"),
+    says(ErrorCode.foreignWorker, "elsewhere-1", "elsewhere", "released what it held", "belongs to one machine"),
   );
   const { state, counters } = (await engine.get(id))!;
   assert.deepEqual([state, counters.interruptions], ["queued", 1]);

@@ -1,4 +1,4 @@
-// Where a configuration comes from and who wins; and that what is wrong in it is said with file and line.
+// Where a configuration comes from and who wins; and that errors in it name file and line.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// What an engine does about texts in its store that are not what was stored: who is told, what goes on, and what still can be read.
+// What an engine does about texts in its store that are not what was stored: what is reported, what goes on, and what still can be read.
 import assert from "node:assert/strict";
 import type { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";

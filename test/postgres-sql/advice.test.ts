@@ -1,4 +1,4 @@
-// What `outlive check` says of a server: each fault is made on a real one, and is said.
+// What `outlive check` says of a server: each fault is made on a real one, and is reported.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import pg from "pg";
@@ -49,7 +49,7 @@ test("a sound store is reported part by part, and a part that this role may not 
   said(lines, /^ok: All \d+ migrations are there/);
   said(lines, /^ok: This role may do all/);
   said(lines, /^ok: Vacuum keeps up/);
-  said(lines, /^ok: Nobody calls outlive.tick/);
+  said(lines, /^ok: Nothing calls outlive.tick/);
   said(lines, /^ok: No job is overdue/);
   said(lines, /^ok: Nothing was reclaimed/);
   await store.sql("ALTER TABLE outlive.history RENAME TO elsewhere");
@@ -62,7 +62,7 @@ test("a sound store is reported part by part, and a part that this role may not 
 test("settings that lose data are reported with what they lose", async (t) => {
   const store = await fixture(t);
   const [shared] = await store.sql<{ setting: string }>("SELECT setting FROM pg_settings WHERE name = 'fsync'");
-  // The server that tests share runs with fsync off: that is said, too.
+  // The server that tests share runs with fsync off: that is reported, too.
   if (shared!.setting === "off") said(await told(store), /^warning: fsync is off/);
   await store.sql("SET synchronous_commit = off");
   said(await told(store), /^warning: synchronous_commit is off: .* may run again/);

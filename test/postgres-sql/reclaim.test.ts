@@ -15,7 +15,7 @@ async function held(store: Fixture, worker: string, count: number, kind = "mail"
   return ids;
 }
 
-test("with every process dead one SELECT puts all work back, in one incident per worker", async (t) => {
+test("with every process dead one SELECT requeues all work, in one incident per worker", async (t) => {
   const store = await fixture(t);
   await held(store, "w1", 3);
   await held(store, "w2", 1);

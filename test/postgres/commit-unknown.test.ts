@@ -1,5 +1,5 @@
 // The connection is lost at the COMMIT itself, before the server got it or before its answer came back: the client can't tell which, so
-// the server is asked. Whoever called is told the truth, and the rows are there once or not at all.
+// the server is asked. The caller gets the true result, and the rows are there once or not at all.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { type Engine, job, type JobContract, open, type OutliveError } from "../../src/index.ts";
@@ -14,7 +14,7 @@ interface Fixture extends AsyncDisposable {
   readonly place: PostgresPlace;
   readonly proxy: CommitProxy;
   readonly engine: Engine;
-  /** What each attempt was told by its `commit`. */
+  /** How the `commit` of each attempt ended. */
   readonly told: { readonly attempt: number; readonly value?: unknown; readonly thrown?: OutliveError }[];
   readonly pay: JobContract<object, object>;
 }

@@ -191,7 +191,7 @@ test("a killed worker whose session still waits for a frozen one's lock is recov
   const killed = place.child({ concurrency: 1 });
   await killed.untilFact("working");
   await withClient(place.url, async (blocker) => {
-    // Somebody else's transaction, which stands for a frozen worker's.
+    // Another program's transaction, which stands for a frozen worker's.
     await blocker.query("BEGIN");
     await blocker.query(`LOCK TABLE "${place.schema}".ledger IN ACCESS EXCLUSIVE MODE`);
     const { id } = await engine.enqueue(transfer, { n: 1 });

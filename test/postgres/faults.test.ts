@@ -41,7 +41,7 @@ test("a wrong password, a database that is not there and a server that is away a
   await server.stop();
   const away = await refusal(server.url());
   assert.equal(away.code, "STORE_UNREACHABLE");
-  assert.match(away.hint, /Nobody listens there/);
+  assert.match(away.hint, /Nothing listens there/);
 });
 
 test("an invalid address, or one that names a server next to a pool, is refused without its password", async () => {

@@ -86,7 +86,7 @@ test("a heartbeat session that is killed alone comes back at once with its lock,
   const one = await worker(t, url);
   const watcher = processOn(t, url);
   await watcher.liveness.probe(one.row);
-  // A machine on which two looks find no lock because its holder took longer than that to come back has shown nothing: once more.
+  // A machine on which two looks find no lock because its holder took longer than that to come back has shown nothing: try again.
   await untilTrue(
     async () => {
       const { pid } = one.session.greeting!;

@@ -7,7 +7,7 @@ import { untilTrue } from "../support/processes.ts";
 import { slow } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
 
-/** Nobody finds anything by looking while a test runs: who does not hear the wakeup does not wake. */
+/** No worker polls while a test runs: one that does not hear the wake-up does not wake. */
 const poll = "10m";
 
 test("what a full worker requeues wakes an idle one that would not have polled for minutes", async (t) => {

@@ -1,4 +1,4 @@
-// Holds the passes of recovery: one incident per death, in batches, one failure stopping nobody, and what is decided.
+// Holds the passes of recovery: one incident per death, in batches, a failure that stops no other recovery, and what is decided.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { decideCrash, decideOverdue, expireOverdue, recoverDead, RECOVERY_BATCH } from "../../src/recovery/recover.ts";
@@ -51,7 +51,7 @@ interface Batch {
   readonly done: boolean;
 }
 
-/** Recovery against a store that answers with `batches`, one after the other. */
+/** Recovery against a store that returns `batches`, one after the other. */
 function recovering(batches: ((request: CondemnRequest) => Batch)[], store: SomeVerbs = {}) {
   const clock = virtualClock();
   const events = new Recorder();

@@ -1,4 +1,4 @@
-// C8: an older copy of the file is put back while an old worker lives. The worker goes on with a file that has no name any more, and
+// C8: an older copy of the file is restored while an old worker lives. The worker goes on with a file that has no name any more, and
 // the rows of the copy say that it is alive, so the epoch was not raised and the same (epoch, fence) was given twice.
 import assert from "node:assert/strict";
 import { copyFileSync, renameSync } from "node:fs";

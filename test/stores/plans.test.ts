@@ -1,4 +1,4 @@
-// A worker's statements are planned once. SQLite plans some anew whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
+// A worker's statements are planned once. SQLite plans some again whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
 // times the cost of a read that finds nothing and which nothing else would show.
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";

@@ -1,4 +1,4 @@
-// How rows become what people see, above all rows that somebody damaged. All stores share it.
+// How rows become what people see, above all damaged ones. All stores share it.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { JOB_STATES } from "../../src/job/job.ts";

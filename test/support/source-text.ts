@@ -11,11 +11,12 @@ export function codeOf(text: string): string {
   return scan(text).code;
 }
 
-/** The opposite of `codeOf`: comments and the contents of strings, templates and regular expressions, with everything else blanked. */
+/** The opposite of `codeOf`: comments and the contents of strings, templates and regular expressions, with everything else blanked but quotes. */
 export function proseOf(text: string): string {
   const code = codeOf(text);
   let prose = "";
-  for (let at = 0; at < text.length; at++) prose += code[at] === text[at] && text[at] !== "\n" ? " " : text[at];
+  for (let at = 0; at < text.length; at++)
+    prose += code[at] === text[at] && !/["'`\n]/.test(text[at]!) ? " " : text[at];
   return prose;
 }
 

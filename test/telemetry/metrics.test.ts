@@ -191,7 +191,7 @@ test("jobs are orphans while their worker is silent or finished; finished worker
   assert.equal(told.get('outlive_workers{state="live"}'), 1);
   silent = [aWorkerRow({ id: "silent", state: "live", heldCount: 1, heartbeatAt: now - 300_000, leaseMs: 30_000 })];
   within(await samples(registry), "outlive_orphan_seconds", 300);
-  // Those that are over may be thousands: a scrape asks for the few that still hold something.
+  // Finished workers may be thousands: a scrape asks for the few that still hold something.
   assert.deepEqual(asked, [undefined, "leftBehind", undefined, "leftBehind"]);
 });
 

@@ -183,12 +183,12 @@ test("a point that a job does not come to again is listed as not reached, and no
         "it was killed after the handler returned, before that was settled",
       ],
       ['after the result of step "once" was kept', "it was killed after the settlement was durable"],
-      ["after the handler returned, before that was settled", "its process ended by itself, the job succeeded"],
-      ["after the settlement was durable", "its process ended by itself, the job succeeded"],
+      ["after the handler returned, before that was settled", "its process ended on its own, the job succeeded"],
+      ["after the settlement was durable", "its process ended on its own, the job succeeded"],
     ],
   );
   assert.match(report.text, /was killed at 1 of 5 points/);
-  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended by itself/);
+  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended on its own/);
   assert.match(report.text, /4 of 5 points were not reached/);
 });
 

@@ -1,4 +1,4 @@
-// A run as CI and a user start it, on a store that somebody spoils behind the engine's back: it has to see that, to say so with its exit
+// A run as CI and a user start it, on a store that is spoiled behind the engine's back: it has to see that, to say so with its exit
 // code, to keep everything that shows it, and to say how the run is made again.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";

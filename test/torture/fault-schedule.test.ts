@@ -13,13 +13,13 @@ interface Held {
   readonly mend: () => void;
 }
 
-/** A fault that lasts until it is mended. */
+/** A fault that lasts until it is repaired. */
 function held(name: string, aftermathMs: number): Held {
   const { promise, resolve } = Promise.withResolvers<void>();
   return { fault: { key: name, name, aftermathMs, strike: () => promise }, mend: resolve };
 }
 
-/** Faults that are over at once. */
+/** Faults that end at once. */
 function brief(...names: readonly string[]): Fault[] {
   return names.map((name) => ({ key: name, name, aftermathMs: 0, strike: async () => {} }));
 }
@@ -37,7 +37,7 @@ function strikesAt(
   return new FaultSchedule(faults, new Chance(seed), new AbortController().signal, NO_CONTEXT, rounds);
 }
 
-/** So many kills, one every `msPerKill`; answers the strikes with the kill at which each began. */
+/** So many kills, one every `msPerKill`; returns the strikes with the kill at which each began. */
 async function strikesOf(
   t: TestContext,
   strikes: FaultSchedule,

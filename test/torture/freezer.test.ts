@@ -1,5 +1,5 @@
 // What counts as a zombie: a worker whose work was taken while it was frozen, and that came back under a new name. A fleet and a store that do
-// as they are told stand for the processes; the lease is waited out in real time.
+// as the test says stand for the processes; the lease is waited out in real time.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { describe, it } from "node:test";

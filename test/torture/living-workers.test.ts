@@ -8,7 +8,7 @@ import { expectNoDeath } from "../../proof/torture/faults/living-workers.ts";
 /** No process has this number. */
 const NOBODY = 2 ** 30;
 
-/** What is said when the incident of `worker`, whose process has this number, appears during the fault, or was there before. */
+/** What is reported when the incident of `worker`, whose process has this number, appears during the fault, or was there before. */
 async function violationsOf(pid: number, { hit = false, isOld = false } = {}): Promise<string[]> {
   const said: string[] = [];
   const incidents: IncidentSummary[] = [];

@@ -1,5 +1,5 @@
-// Restores under living workers: what the judge demands of a store that was replaced by an older copy, and that the copies are what they
-// are said to be.
+// Restores under living workers: what the judge demands of a store that was replaced by an older copy, and that the copies hold what
+// their names claim.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

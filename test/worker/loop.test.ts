@@ -1,4 +1,4 @@
-// Holds the worker's loop against a store that answers as the test says: late, wrongly, not at all.
+// Holds the worker's loop against a store that responds as the test says: late, wrongly, not at all.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RunnableKind } from "../../src/job/contract.ts";
@@ -23,7 +23,7 @@ interface Turn {
   readonly fail: (message?: string) => Promise<void>;
 }
 
-/** A worker of the kinds mail and report whose turns stay open until the test answers them. */
+/** A worker of the kinds mail and report whose turns stay open until the test resolves them. */
 function worker(
   given: {
     concurrency?: Partial<Concurrency>;

@@ -5,7 +5,7 @@ import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { shutDown } from "../../src/worker/life.ts";
 import { held } from "../support/samples.ts";
 
-/** A worker that holds `jobs` until `empty` is resolved, and writes down what it is told and when. */
+/** A worker that holds `jobs` until `empty` is resolved, and records each call and when it came. */
 function stopping(graceMs: number, jobs = 3) {
   const clock = virtualClock();
   const started = clock.mono();

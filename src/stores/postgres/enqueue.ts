@@ -231,7 +231,7 @@ export class Kinds {
   readonly #ids = new Map<string, number>();
 
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
-    // One statement may not touch a row twice: of a name that is said twice the last counts.
+    // One statement may not touch a row twice: of a name that is given twice the last counts.
     const last = [...new Map(kinds.map((kind) => [kind.name, kind])).values()];
     this.forget(last.map(({ name }) => name));
     await session.run(DECLARE, [

@@ -61,7 +61,7 @@ export function texts(values: readonly (string | null)[]): string {
  */
 export const MAX_CHARACTERS = 8 << 20;
 
-/** No statement of our own takes longer on a server that answers at all. */
+/** No statement of our own takes longer on a server that responds at all. */
 const ANSWER_MS = 60_000;
 
 /** The client gives up on an answer that does not come; the session is ended then. */

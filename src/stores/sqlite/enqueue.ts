@@ -71,7 +71,7 @@ export function demandKinds(kinds: Kinds, drafts: readonly Pick<JobDraft, "kind"
   for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
 }
 
-/** Returns the door that somebody has to look at; null: none. */
+/** Returns the door that has to be checked; null: none. */
 function insertExtras(
   db: Database,
   limits: Limits,
@@ -173,8 +173,8 @@ function markRerun(db: Database, { seq }: Pick<Holder, "seq">, draft: JobDraft, 
 }
 
 /**
- * A job that was enqueued again after it had begun, and has ended, runs once more. If its key belongs to a younger job by now, that one begins after
- * the event and has a later input; one that is older, and was retried by hand, runs once more instead. If the job itself was retried by hand, the mark stays until it ends again. Returns how many were added.
+ * A job that was enqueued again after it had begun, and has ended, runs again. If its key belongs to a younger job by now, that one begins after
+ * the event and has a later input; one that is older, and was retried by hand, runs again instead. If the job itself was retried by hand, the mark stays until it ends again. Returns how many were added.
  */
 export function rerun(db: Database, kinds: Kinds, job: number, now: number): number {
   const row = db

@@ -106,7 +106,7 @@ function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): v
 const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE job IN (SELECT value FROM json_each(?))
   RETURNING job, parent, watched, key1, key2, key3`;
 
-/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which somebody has to look at. */
+/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which have to be checked. */
 export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
   const list = JSON.stringify(jobs);
   endBlocks(db, list);
