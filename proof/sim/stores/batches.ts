@@ -162,7 +162,7 @@ export function tend(data: Data, limit: number): boolean {
 export function fold(data: Data, limit: number): readonly string[] {
   const { foldedUpTo } = data.meta();
   const touched = data.batches().filter((batch) => batch.touched);
-  // Batches that nobody manages to end must not hide the others.
+  // Batches that can't be ended must not hide the others.
   const turn = [...touched.filter(({ seq }) => seq > foldedUpTo), ...touched.filter(({ seq }) => seq <= foldedUpTo)];
   const some = turn.slice(0, limit);
   for (const batch of some) {

@@ -113,7 +113,7 @@ function markRerun(data: Data, { row }: JobRecord, draft: JobDraft): void {
   data.putRerun(row, { draft: { ...draft, runAt, delayMs: 0 }, latestAt });
 }
 
-/** A job that was enqueued again after it had begun, and has ended, runs once more. Its key is free: nothing comes between. */
+/** A job that was enqueued again after it had begun, and has ended, runs again. Its key is free: nothing comes between. */
 export function rerun(data: Data, row: number): void {
   const kept = data.rerun(row);
   if (kept === null || !isTerminal(data.job(row)!.state)) return;
