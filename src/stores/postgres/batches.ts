@@ -309,8 +309,8 @@ class Folding {
     if (seqs.length === 0) return [];
     return connection.maintain(async (tx) => {
       const locked = await tx.rows<{ seq: number }>(LOCK_ALL, [list(seqs)]);
-      const rows = await tx.rows<{ id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
-      return rows.map(({ id }) => id);
+      const rows = await tx.rows<{ seq: number; id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
+      return rows.toSorted((a, b) => a.seq - b.seq).map(({ id }) => id);
     });
   }
 
