@@ -7,7 +7,7 @@ import { encodeJson, type Json } from "../job/json.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
-import { notOpen, type RowsOf, Submission } from "./submission.ts";
+import { type Appended, notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
 export interface SubmitOptions<Context = Json> {
@@ -105,11 +105,25 @@ export class BatchClient {
       resumes: true,
       onProgress: options.onProgress,
     });
-    const { rows: added, skipped } = await submission
-      .all(rows)
-      .catch((thrown: unknown) => this.#broken(id, key, thrown));
+    let appended: Appended;
+    try {
+      appended = await submission.all(rows);
+    } catch (thrown) {
+      // Another submission with the same key may have read its source to the end before this one.
+      const isClosed = thrown instanceof OutliveError && thrown.code === ErrorCode.wrongState;
+      const sealed = isClosed && key !== null ? await this.#sealedByAnother(id) : null;
+      return sealed !== null ? { id, rows: sealed, alreadyThere: sealed, created } : this.#broken(id, key, thrown);
+    }
     await this.seal(id);
-    return { id, rows: added + skipped, alreadyThere: skipped, created };
+    return { id, rows: appended.rows + appended.skipped, alreadyThere: appended.skipped, created };
+  }
+
+  /** The rows of a batch that takes no more because it is sealed; null for any other. */
+  async #sealedByAnother(id: string): Promise<number | null> {
+    const [batch] = await this.#batches.get([id]);
+    return batch && batch.sealedAt !== null && batch.state !== "aborting" && batch.state !== "aborted"
+      ? totalOf(batch)
+      : null;
   }
 
   /** The source broke. With a key the batch stays open, to be submitted again; without one nothing could find it, so it is aborted. */

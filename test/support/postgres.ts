@@ -73,7 +73,7 @@ async function dropSchema(client: pg.Client, schema: string): Promise<void> {
 }
 
 /** An empty database of this test's own, dropped when the test has ended. */
-export async function freshDatabase(t: TestContext): Promise<string> {
+export async function freshDatabase(t: { readonly after: (then: () => Promise<unknown>) => void }): Promise<string> {
   const shared = await sharedServer();
   const name = `d_${randomBytes(8).toString("hex")}`;
   await withClient(shared, (client) => client.query(`CREATE DATABASE "${name}" TEMPLATE template0`));

@@ -156,8 +156,8 @@ export const batchMutants: readonly Mutant[] = [
     what: "rows that don't fit their schema are in the batch and do not count as failed",
     focus: QUIET,
     store: batching((batches, db) => ({
-      async append(batch, round, blocks) {
-        const answer = await batches.append(batch, round, blocks);
+      async append(batch, round, blocks, asNext) {
+        const answer = await batches.append(batch, round, blocks, asNext);
         const rejected = blocks.reduce((sum, block) => sum + block.rejected.length, 0);
         if (answer.is === "appended" && answer.blocks === blocks.length && rejected > 0)
           add(db, batch, "failed", -rejected);

@@ -26,7 +26,8 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
   return {
     ...batchReads(connection),
     open: (draft) => connection.transaction((tx) => openBatch(tx, kinds, draft)),
-    append: (batch, round, blocks) => connection.transaction((tx) => append(tx, kinds, batch, round, blocks)),
+    append: (batch, round, blocks, asNext = false) =>
+      connection.transaction((tx) => append(tx, kinds, batch, round, blocks, asNext)),
     async seal(batch, round) {
       const [sealed] = await connection.rows(SEAL, [batch, round]);
       return sealed ? "sealed" : stateOf(connection, batch);
@@ -86,9 +87,11 @@ interface PlainBatch {
   readonly state: number;
   readonly round: number;
   readonly held: boolean;
+  readonly blocks: number;
+  readonly rows: number;
 }
 
-const LOCK = "SELECT seq, state, round, held FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+const LOCK = "SELECT seq, state, round, held, blocks, rows FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
 
 /** One submitter of a batch at a time. Who ends rows of it does not wait for that. */
 async function append(
@@ -97,10 +100,12 @@ async function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
 ): Promise<AppendAnswer> {
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   // After the lock: what another submitter added before is there.
   const there = await session.rows<{ number: number }>(
     "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",
@@ -304,8 +309,8 @@ class Folding {
     if (seqs.length === 0) return [];
     return connection.maintain(async (tx) => {
       const locked = await tx.rows<{ seq: number }>(LOCK_ALL, [list(seqs)]);
-      const rows = await tx.rows<{ id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
-      return rows.map(({ id }) => id);
+      const rows = await tx.rows<{ seq: number; id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
+      return rows.toSorted((a, b) => a.seq - b.seq).map(({ id }) => id);
     });
   }
 

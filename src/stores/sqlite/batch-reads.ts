@@ -133,10 +133,12 @@ export interface PlainBatch {
   readonly state: number;
   readonly round: number;
   readonly held: number;
+  readonly blocks: number;
+  readonly rows: number;
 }
 
 export function findBatch(db: Database, id: string): PlainBatch | undefined {
-  return db.sql("SELECT seq, state, round, held FROM outlive_batches WHERE id = ?").get(id) as unknown as
+  return db.sql("SELECT seq, state, round, held, blocks, rows FROM outlive_batches WHERE id = ?").get(id) as unknown as
     | PlainBatch
     | undefined;
 }

@@ -34,7 +34,8 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
   return {
     ...batchReads(access),
     open: (draft) => write(() => openBatch(db, kinds, draft, now())),
-    append: (batch, round, blocks) => write(() => append(db, kinds, batch, round, blocks, now())),
+    append: (batch, round, blocks, asNext = false) =>
+      write(() => append(db, kinds, batch, round, blocks, asNext, now())),
     seal: (batch, round) => write(() => seal(db, batch, round, now())),
     abort: (batch) => write(() => abort(db, batch)),
     async tend(limit) {
@@ -102,11 +103,13 @@ function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
   now: number,
 ): AppendAnswer {
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || db.sql(BLOCK_THERE).get(batch.seq, round, number) !== undefined) return false;
