@@ -170,7 +170,7 @@ function titlesAndComments(text: string, prose: string): string {
   const isRead = (line: string, at: number): boolean =>
     /^\s*(?:\/\/|\/?\*)/.test(line) ||
     call.test(line) ||
-    (call.test(lines[at - 1] ?? "") && /\($/.test(lines[at - 1]!));
+    (call.test(lines[at - 1] ?? "") && lines[at - 1]!.endsWith("("));
   return prose
     .split("\n")
     .map((line, at) => (isRead(lines[at]!, at) ? line : ""))

@@ -151,6 +151,15 @@ export function isUnknownKind(thrown: unknown): boolean {
   return thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown;
 }
 
+export function undeclaredKind(kind: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.kindUnknown,
+    `The kind ${JSON.stringify(kind)} was never declared in this store.`,
+    "Pass its job to `open({ jobs })` or to the client's `jobs`, so that its settings are known before its first job.",
+    { kind },
+  );
+}
+
 /** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
 export class TerminalError extends Error {
   override readonly name: string = "TerminalError";
