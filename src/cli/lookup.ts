@@ -1,4 +1,4 @@
-// The errors for a job, incident or kind that does not exist, each with where to find existing ones.
+// From what was typed to what is in the store: ids and how they begin, and the errors for a job, incident or kind that does not exist.
 import type { Engine } from "../engine/engine.ts";
 import type { BatchInfo } from "../index.ts";
 import { batchOfBlockId } from "../job/batches.ts";
@@ -31,6 +31,29 @@ export function noSuchIncident(id: string): OutliveError {
   });
 }
 
+/** Fewer characters of an id are no prefix: ids begin with the time, so every job of one day begins alike. */
+export const MIN_PREFIX = 6;
+const SHOWN = 5;
+
+export function severalBegin(what: "job" | "incident", prefix: string, ids: readonly string[]): OutliveError {
+  const shown = `${ids.slice(0, SHOWN).join(", ")}${ids.length > SHOWN ? ", ..." : ""}`;
+  return new OutliveError(
+    ErrorCode.notFound,
+    `Several ${what}s begin with ${prefix}: ${shown}.`,
+    "Write more of the id.",
+    { prefix, ids: ids.slice(0, SHOWN) },
+  );
+}
+
+/** The whole id of a job: the given one, or the only one that begins with it. Found within 200 ms or not at all. */
+export async function wholeId(engine: Engine, given: string): Promise<string> {
+  if ((await engine.get(given)) !== null || given.length < MIN_PREFIX) return given;
+  const { jobs } = await pageOfJobs(engine, { text: given }, 20, null);
+  const ids = jobs.map(({ id }) => id).filter((id) => id.startsWith(given));
+  if (ids.length > 1) throw severalBegin("job", given, ids);
+  return ids[0] ?? given;
+}
+
 export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError {
   const near = nearest(kind, kinds);
   const hint = near === null ? `There are: ${kinds.join(", ") || "none yet"}.` : `Did you mean ${near}?`;
@@ -41,7 +64,7 @@ export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError
 }
 
 /** The word that is a few keystrokes away; null: none is near. */
-function nearest(word: string, words: readonly string[]): string | null {
+export function nearest(word: string, words: readonly string[]): string | null {
   const [best] = words
     .map((one) => ({ one, distance: distance(word.toLowerCase(), one.toLowerCase()) }))
     .sort((a, b) => a.distance - b.distance);

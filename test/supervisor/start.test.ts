@@ -128,7 +128,8 @@ test("processes, http and the like may be set by file and environment; a flag wi
   const supervised = fleet.work({ args: ["--processes", "1"], env: { OUTLIVE_WORK_PROCESSES: "2" } });
   const [line] = await supervised.said(/ starts \d+ worker\(s\) of /);
   assert.equal(line!["processes"], 1);
-  assert.match(String(line!["http"]), /^127\.0\.0\.1:\d+$/);
+  const [served] = await supervised.said(/ serves \/live/);
+  assert.match(String(served!["http"]), /^127\.0\.0\.1:\d+$/);
   await supervised.working();
   const engine = await fleet.place.engine();
   assert.deepEqual(

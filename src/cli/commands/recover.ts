@@ -1,16 +1,14 @@
-// `outlive recover`: one pass of recovery by hand, or what it would do. `outlive incidents` and `outlive incident ID`: deaths, and what was
-// done about each.
+// `outlive recover`: one pass of recovery by hand, or what it would do. `outlive recovery`: how the latest one went.
 import type { Report } from "../../client.ts";
 import type { Engine } from "../../engine/engine.ts";
 import type { RecoverOptions } from "../../engine/operator.ts";
 import { humanMs } from "../../job/time.ts";
-import type { IncidentSummary, RecoveryReport } from "../../recovery/incident.ts";
+import type { RecoveryReport } from "../../recovery/incident.ts";
 import type { HowLost } from "../../stores/liveness.ts";
-import { wholeNumber } from "../context.ts";
-import { progress, grid, type Pen } from "../terminal.ts";
+import { progress } from "../terminal.ts";
 import { allPages, type Deaths, knownWorker, noSuchIncident } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { ago, count, oneLine, stamp, thousands } from "../words.ts";
+import { count, oneLine, stamp } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */
 export interface Unrecovered {
@@ -136,68 +134,6 @@ async function silentText(engine: Engine): Promise<string> {
   const silent = await silentOnes(engine, []);
   if (silent.length === 0) return "";
   return `${count(silent.length, "worker is", "workers are")} silent but not proved dead (${silent.map(({ id }) => id).join(", ")}): outlive recover --wait`;
-}
-
-export const incidentsCommand: Register = (program, run) => {
-  program
-    .command("incidents")
-    .description("deaths and what was done about them, newest first")
-    .option("--limit <number>", "most incidents on the page, 1 to 1000", wholeNumber(1, 1_000), 20)
-    .option("--after <id>", "`next` of the page before")
-    .action(
-      run(async ({ terminal, attach }, command) => {
-        const { limit, after } = command.opts<{ limit: number; after?: string }>();
-        const found = await (await attach()).incidents({ limit: limit + 1, ...(after !== undefined && { after }) });
-        const incidents = found.slice(0, limit);
-        const next = found.length > limit ? incidents.at(-1)!.id : null;
-        terminal.answer({ incidents, next }, () =>
-          incidents.length === 0
-            ? "No worker has died."
-            : [
-                ...incidentLines(incidents, terminal, Date.now()),
-                ...(next === null
-                  ? []
-                  : ["", terminal.style("dim", `There are more: outlive incidents --after ${next}`)]),
-              ].join("\n"),
-        );
-      }),
-    );
-  program
-    .command("incident")
-    .argument("<id>", "the incident's id")
-    .description("the report of one death: who, how, what it held, what became of each job")
-    .action(
-      run(async ({ terminal, attach }, command) => {
-        const id = command.args[0]!;
-        const report = await (await attach()).report(id);
-        if (!report) throw noSuchIncident(id);
-        terminal.answer(withoutText(report), () => report.text);
-      }),
-    );
-};
-
-export function incidentLines(incidents: readonly IncidentSummary[], pen: Pen, now: number): string[] {
-  return grid(
-    pen,
-    [
-      { title: "INCIDENT" },
-      { title: "DETECTED" },
-      { title: "", align: "right" },
-      { title: "WORKER", shrinkTo: 12 },
-      { title: "HOW" },
-      { title: "JOBS", align: "right" },
-      { title: "RECOVERED", align: "right" },
-    ],
-    incidents.map(({ id, worker, how, detectedAt, completedAt, jobCount }) => [
-      id,
-      stamp(detectedAt),
-      ago(now - detectedAt),
-      worker,
-      how,
-      thousands(jobCount),
-      completedAt === null ? { text: "not finished", ink: "yellow" } : `in ${humanMs(completedAt - detectedAt)}`,
-    ]),
-  );
 }
 
 // `outlive recovery status` and `outlive recovery report`: other spellings, for looking at the latest recovery alone.
