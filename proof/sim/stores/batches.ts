@@ -69,10 +69,17 @@ export function openBatch(data: Data, draft: BatchDraft): OpenedBatch {
   return { created: true, batch: batchRow(batch) };
 }
 
-export function append(data: Data, id: string, round: number, blocks: readonly BlockDraft[]): AppendAnswer {
+export function append(
+  data: Data,
+  id: string,
+  round: number,
+  blocks: readonly BlockDraft[],
+  asNext = false,
+): AppendAnswer {
   const batch = data.batch(id);
   if (batch === null) return { is: "missing" };
   if (batch.state !== "open" || batch.round !== round) return { is: "closed", state: batch.state };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || data.block(batch.seq, round, number) !== null) return false;
