@@ -29,7 +29,6 @@ function sessionOf(store: Fixture): Session {
   };
   return {
     rows,
-    arrays: () => Promise.reject(new Error("not asked")),
     run: () => Promise.reject(new Error("not asked")),
   };
 }

@@ -10,8 +10,6 @@ export type Value = string | number | boolean | null;
 /** Runs our own statements, which name the schema `outlive.`. */
 export interface Session {
   rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Rows as arrays: less work where they are many. */
-  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
   /** Returns how many rows were changed. */
   run(sql: string, values?: readonly Value[]): Promise<number>;
 }

@@ -357,8 +357,8 @@ const CHECKS: readonly string[] = [
 async function findings(session: Session): Promise<string[]> {
   const found: string[] = [];
   for (const check of CHECKS) {
-    const rows = await session.arrays<[string]>(`${check} LIMIT ${MOST}`);
-    found.push(...rows.map(([finding]) => finding));
+    const rows = await session.rows<{ finding: string }>(`SELECT * FROM (${check} LIMIT ${MOST}) AS c (finding)`);
+    found.push(...rows.map(({ finding }) => finding));
   }
   return found.slice(0, MOST);
 }
