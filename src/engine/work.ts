@@ -154,6 +154,14 @@ export function runnableKinds(
   ofBatches: ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> = new Map(),
 ): ReadonlyMap<string, RunnableKind> {
   const runnable = new Map<string, RunnableKind>();
+  const text = (only as readonly unknown[] | undefined)?.find((one) => typeof one === "string");
+  if (text !== undefined)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The option only holds the text ${JSON.stringify(text)}, and takes what job() returned.`,
+      "Pass the jobs themselves: only: [mail].",
+      { only },
+    );
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);

@@ -37,6 +37,41 @@ test("an input that does not fit its schema is refused with the path of what is 
   assert.equal(await count(engine), 0);
 });
 
+test("a misspelt option is named with the one that was meant, and nothing happens", async (t) => {
+  const mail = job<number>("mail");
+  const engine = await memory(t, [mail]);
+  assert.throws(
+    () => job("a", { timout: "5m" } as never),
+    says(ErrorCode.optionInvalid, "timout is not an option; did you mean timeout?"),
+  );
+  assert.throws(
+    () => job("a", { retry: { attempt: 3 } } as never),
+    says(ErrorCode.optionInvalid, "retry.attempt is not an option; did you mean attempts?"),
+  );
+  assert.throws(
+    () => job("a", { colour: "red" } as never),
+    says(ErrorCode.optionInvalid, "colour is not an option; there are input,"),
+  );
+  await assert.rejects(
+    engine.enqueue(mail, 1, { dedupkey: "x" } as never),
+    says(ErrorCode.optionInvalid, "dedupkey is not an option of enqueue. No mail job was enqueued.", "dedupeKey?"),
+  );
+  await assert.rejects(
+    engine.start({ only: ["mail"] as never }),
+    says(ErrorCode.optionInvalid, 'only holds the text "mail"', "only: [mail]"),
+  );
+  assert.equal(await count(engine), 0);
+});
+
+test("a folder as a store is refused as what it is", async (t) => {
+  const place = new Place(t);
+  mkdirSync(place.folder, { recursive: true });
+  await assert.rejects(
+    open(`sqlite:${place.folder}`),
+    says(ErrorCode.storeUnusable, "is a folder", "Name a file in it"),
+  );
+});
+
 /** Objects in objects: `levels` of them. */
 function nested(levels: number): Json {
   let value: Json = { end: true };

@@ -242,7 +242,11 @@ for (const [what, files, message] of [
     { "outlive.config.ts": "export const a = 1;" },
     /outlive\.config\.ts has no default export/,
   ],
-  ["a module that throws", { "outlive.config.ts": 'throw new Error("no")' }, /outlive\.config\.ts can't be loaded: no/],
+  [
+    "a module that throws",
+    { "outlive.config.ts": 'throw new Error("no")' },
+    /outlive\.config\.ts:1 can't be loaded: no\./,
+  ],
 ] as const) {
   test(`${what} is an error that names the place`, async (t) => {
     await assert.rejects(load(folder(t, files)), (error: Error & { code: string }) => {

@@ -75,7 +75,7 @@ test("priorities are whole numbers from -1000 to 1000", () => {
   for (const priority of [1_001, -1_001, 0.5, Number.NaN, "5" as never]) {
     assert.throws(
       () => draft(plain, 1, { priority }),
-      refused(ErrorCode.optionInvalid, /^The option priority of a plain job/),
+      refused(ErrorCode.optionInvalid, /^The option priority of the plain job/),
     );
   }
 });
