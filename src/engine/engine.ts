@@ -10,7 +10,7 @@ import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
-import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
+import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
@@ -115,6 +115,9 @@ export class Engine extends Client {
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
+    // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
+    let abortedMono = signal?.aborted ? clock.mono() : null;
+    signal?.addEventListener("abort", () => (abortedMono ??= clock.mono()), { once: true });
     const host = await WorkerHost.start(
       {
         backend,
@@ -140,8 +143,10 @@ export class Engine extends Client {
     );
     this.#host = host;
     void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
-    if (signal?.aborted) void host.stop({ grace });
-    else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    if (signal?.aborted) {
+      const passedMs = clock.mono() - (abortedMono ?? clock.mono());
+      void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
+    } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     return host;
   }
 
