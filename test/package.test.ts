@@ -1,5 +1,5 @@
 // Holds what users install: the tarball of `npm pack`, built from the sources and laid out as npm would in a project of its
-// own, with nothing but the declared dependencies beside it. It is loaded by the Node that runs the tests.
+// own, with nothing but the declared dependencies next to it. It is loaded by the Node that runs the tests.
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";

@@ -32,7 +32,7 @@ export function noSuchIncident(id: string): OutliveError {
   });
 }
 
-/** Fewer characters of an id are no prefix: ids begin with the time, so every job of one day begins alike. */
+/** Fewer characters of an id do not count as a prefix: ids begin with the time, so every job of one day begins alike. */
 export const MIN_PREFIX = 6;
 const SHOWN = 5;
 

@@ -90,7 +90,7 @@ export class Engine extends Client {
     await handle.stopped;
   }
 
-  /** Starts the worker of this process and answers a handle. */
+  /** Starts the worker of this process and returns a handle. */
   async start(options: WorkOptions = {}): Promise<WorkerHandle> {
     if (this.#host || this.#starting) {
       throw new OutliveError(
@@ -168,7 +168,7 @@ export class Engine extends Client {
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }
 
-  /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
+  /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
       throw new OutliveError(
@@ -213,7 +213,7 @@ export class Engine extends Client {
     return (this.#limits ??= new KeyLimits(this.store));
   }
 
-  /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
+  /** No worker claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {
     await this.#setPaused(kind, true);
   }
@@ -305,7 +305,7 @@ function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnsw
     case "of-batch":
       throw new OutliveError(
         ErrorCode.wrongState,
-        `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
+        `Job ${id} can't be retried alone: it is a block of batch ${answer.batch}, and its rows have been counted.`,
         `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
         { jobId: id, batch: answer.batch },
       );

@@ -30,7 +30,7 @@ test("a store without workers and incidents says so", async (t) => {
   assert.deepEqual(recovered.value, { report: null });
   assert.equal(
     status.stdout,
-    "Nobody is dead; nothing would be recovered.\n\nThere was no recovery yet: no worker has died.\n",
+    "No worker is dead; nothing would be recovered.\n\nThere was no recovery yet: no worker has died.\n",
   );
   assert.equal(report.stdout, "There was no recovery yet: no worker has died.\n");
   assert.deepEqual(latest.value, { wouldRecover: [], latest: null });
@@ -166,7 +166,7 @@ test("a frozen worker is silent; recover judges it only after it watched for a l
   assert.equal((workers.value as { workers: { known: string }[] }).workers[0]?.known, "silent");
   assert.match(
     first.stdout,
-    /^Nobody is dead; nothing was recovered\.\n1 worker is silent but not proved dead .*outlive recover --wait\n$/,
+    /^No worker is dead; nothing was recovered\.\n1 worker is silent but not proved dead .*outlive recover --wait\n$/,
   );
   const waited = await run("recover", "--wait");
   assert.equal(waited.code, 0);

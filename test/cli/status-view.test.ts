@@ -289,7 +289,7 @@ test("a dead worker's jobs need a person only when no live worker can take them"
   assert.deepEqual(codes(aSurvey({ workers: [aWorker("g", { known: "gone", heldCount: 0 })] })), ["worker-gone"]);
 });
 
-test("while the store is blocked its holder is named, and nobody's silence is blamed on itself", () => {
+test("while the store is blocked its holder is named, and no silent worker is blamed", () => {
   const survey = aSurvey({
     store: { ok: true, detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
     kinds: [aKind("mail", { ready: 5, oldestReadyMs: 1 })],

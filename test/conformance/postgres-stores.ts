@@ -37,7 +37,7 @@ export async function postgresStores(_t: TestContext, more: More = {}): Promise<
   };
 }
 
-/** A schema in a database of its own, that can be put back to what its migration left. */
+/** A schema in a database of its own, that can be reset to what its migration left. */
 class Place implements FreshSchema {
   readonly url: string;
   readonly schema = "conformance";

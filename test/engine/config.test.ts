@@ -1,4 +1,4 @@
-// Where a configuration comes from and who wins; and that what is wrong in it is said with file and line.
+// Where a configuration comes from and who wins; and that errors in it name file and line.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -164,7 +164,7 @@ test("an error with its place still has its hint", async (t) => {
   });
 });
 
-test("how outlive work runs is said by the file and by the environment, which wins", async (t) => {
+test("the file and the environment set how outlive work runs, and the environment wins", async (t) => {
   const cwd = folder(t, {
     "outlive.yaml":
       "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  http: 9090\n  log: json\n",

@@ -32,7 +32,7 @@ test("a draft has the defaults, a new id, and the input as it was given: the sch
   });
 });
 
-test("what is said goes into the draft", () => {
+test("the options go into the draft", () => {
   const runAt = new Date("2030-01-01");
   assert.deepEqual(draft(plain, 1, { id: "mine", priority: -1_000, runAt, dedupeKey: "k" }), {
     id: "mine",

@@ -52,7 +52,7 @@ export const batchMutants: readonly Mutant[] = [
   },
   {
     name: "endsNotLookedForAgain",
-    what: "a worker dies between its last row and its look for the end, and nobody else looks",
+    what: "a worker dies between its last row and its check for the end, and no other process checks",
     focus: KILLS,
     asks: asking(() => ({ fold: async () => [] })),
   },
@@ -252,7 +252,7 @@ export const batchMutants: readonly Mutant[] = [
   },
   {
     name: "outputsWithoutTheRows",
-    what: "what rows wrote is kept only if they end by themselves, not with their block",
+    what: "what rows wrote is kept only if they end on their own, not with their block",
     focus: QUIET,
     store: (store) =>
       withVerbs(store, {

@@ -29,7 +29,7 @@ export class TurnsLaw {
         if (!before.has(name) || !name.startsWith(`${job.kind}\n`) || name === nameOf(job)) continue;
         const count = (passes.get(job.key) ?? 0) + 1;
         passes.set(job.key, count);
-        // Who was served in this moment began to wait again each time, and in which order they were served nobody knows.
+        // Who was served in this moment began to wait again each time, and in which order they were served is not known.
         const most = 2 * weightOf(job.key) * (1 + (had.get(name) ?? 0));
         demand(
           count <= most,

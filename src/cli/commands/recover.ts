@@ -29,7 +29,7 @@ export const recoverCommand: Register = (program, run) => {
     .command("recover")
     .description("take the work of dead workers back, now")
     .option("--dry-run", "only say whose work would be taken back; change nothing")
-    .option("--restored", "after a backup was put back: all that its rows call running goes back at once")
+    .option("--restored", "after a backup was restored: all that its rows call running is queued again at once")
     .option("--wait", "watch silent workers for their lease, so that they can be judged, too")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -45,7 +45,7 @@ export const recoverCommand: Register = (program, run) => {
         const report = await recoverWithProgress(engine, onJobs, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
-          (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
+          (report?.text ?? `No worker is dead; nothing was recovered.\n${silent}`).trimEnd(),
         );
       }),
     );
@@ -96,7 +96,7 @@ export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[
 const MAX_LISTED = 20;
 
 export function unrecoveredText(all: readonly Unrecovered[]): string {
-  if (all.length === 0) return "Nobody is dead; nothing would be recovered.";
+  if (all.length === 0) return "No worker is dead; nothing would be recovered.";
   const lines = all.flatMap(({ worker, pid, how, evidence, heartbeatAgeMs, jobs }) => [
     `${worker} (pid ${pid}) is ${how}; last heartbeat ${humanMs(heartbeatAgeMs)} ago${evidence === null ? "" : `; ${oneLine(evidence, 200)}`}; holds ${count(jobs.length, "job")}`,
     ...jobs.slice(0, MAX_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),

@@ -208,7 +208,7 @@ interface UnfinishedBlock {
 }
 
 /**
- * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through once more: a user's
+ * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through again: a user's
  * transaction may hold it for minutes. None is added to a batch that is not open, so none is missed.
  */
 async function tend(session: Session, limit: number): Promise<boolean> {
@@ -275,7 +275,7 @@ const ENDED_THEN =
 const PACED = `o.pace_to_at IS NULL THEN o.created_at WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_at ELSE o.pace_from_at`;
 const PACED_ROWS = `o.pace_to_at IS NULL THEN 0 WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_rows ELSE o.pace_from_rows`;
 
-// The rows of the batches are locked, so nobody else takes these deltas.
+// The rows of the batches are locked, so no other transaction takes these deltas.
 const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone AS (
     DELETE FROM outlive.batch_deltas WHERE id = ANY (ARRAY(SELECT d.id FROM outlive.batch_deltas d WHERE d.batch = ANY ($1::bigint[]) LIMIT ${DELTAS}))
     RETURNING batch, round, succeeded, failed, quarantined, aborted),
@@ -288,7 +288,7 @@ const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone 
 
 class Folding {
   readonly #connection: Connection;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(connection: Connection) {
@@ -329,7 +329,7 @@ const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $
 const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
   WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 async function finish(
   session: Session,
   kinds: Kinds,

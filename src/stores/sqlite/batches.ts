@@ -254,7 +254,7 @@ const ANY_TOUCHED = "SELECT 1 FROM outlive_batches WHERE touched = 1 LIMIT 1";
 /** Sums are written with the rows: what is left to do is to say which batches have changed, and how fast. */
 class Folding {
   readonly #db: Database;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(db: Database) {
@@ -288,7 +288,7 @@ class Folding {
   }
 }
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 function finish(db: Database, kinds: Kinds, { batch, round, from, to, follow }: BatchEnd, now: number): boolean {
   const { changes } = db
     .sql(

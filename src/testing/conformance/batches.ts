@@ -48,7 +48,7 @@ export function specifyBatches(specify: Specify): void {
     assert.deepEqual([(await batches.open(batchDraft("e"))).created, (await on.get("e")).key], [false, null]);
   });
 
-  onBatches("a kind that nobody declared is refused, and nothing is written", async ({ batches }) => {
+  onBatches("a kind that was not declared is refused, and nothing is written", async ({ batches }) => {
     await assert.rejects(batches.open(batchDraft("b", { kind: "unheard" })), { code: "KIND_UNKNOWN" });
     assert.deepEqual(await batches.get(["b"]), []);
   });
