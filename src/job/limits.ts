@@ -83,8 +83,8 @@ function keyId(text: string): number {
   return ((a ^ (b >>> 16)) >>> 0) * 0x100000 + ((b ^ (a >>> 16)) >>> 12);
 }
 
-/** The limit behind `throttle`: its period is in its name, so that every process knows it without a declaration. */
-const THROTTLE = "throttle/";
+/** What the name of the limit behind `throttle` begins with. Its period follows, so that every process knows it without a declaration. */
+export const THROTTLE = "throttle/";
 
 export function throttleKey(kind: string, key: string, everyMs: number): JobKey {
   return jobKey(`${THROTTLE}${everyMs}`, `${kind}/${key}`);
