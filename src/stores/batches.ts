@@ -59,7 +59,7 @@ export interface Batches {
   /** One transaction: a batch that has ended, in this round, is open again in the next one, and the draft is enqueued. Returns whether it did. */
   reopen(batch: string, round: number, draft: JobDraft): Promise<boolean>;
 
-  /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces. Returns how many batches went and whether more is left. */
+  /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces; a block whose own job has not ended is cancelled. Returns how many batches went and whether more is left. */
   purge(endedOlderThanMs: number, limit: number): Promise<{ readonly batches: number; readonly more: boolean }>;
 }
 
