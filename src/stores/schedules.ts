@@ -1,5 +1,6 @@
 // The part of the store port that schedules need, offered as a property of the store. A schedule has no owner: any worker may fire it. Rows cross
 // as data, and every write of one is guarded by the version that was read, so of two processes that decide at once one succeeds.
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Enqueued, JobDraft } from "../job/job.ts";
 import type { ScheduleRow } from "../job/schedules.ts";
 
@@ -79,4 +80,14 @@ export interface Declared {
   readonly digest: string;
   /** The version of its time-zone data. */
   readonly zoneData: string;
+}
+
+/** What is stored of it is not what was written. */
+export function damagedSchedule(name: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeDamaged,
+    `What is stored of the schedule ${name} is not what was written: the store is damaged.`,
+    `Nothing is enqueued by it. Remove it and set it again: outlive schedules remove ${name}.`,
+    { schedule: name },
+  );
 }

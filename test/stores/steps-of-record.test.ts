@@ -45,6 +45,7 @@ const POSTGRES_STEPS = [
   "family cancels 097273bcbda49c1",
   "batches 97bb81dafecf55e",
   "submit 8cee0e7b979770a",
+  "schedules 86013510d2bcdff",
 ];
 
 const EDITED =

@@ -1,8 +1,15 @@
 // Schedules as the port wants them: one row each, with its due time in an index of its own. Firing moves the row and inserts the jobs in one
 // transaction. Nothing is decided here.
 import type { ScheduleRow } from "../../job/schedules.ts";
-import type { Declared, DueSchedules, Firing, FiringAnswer, PlannedJob, Schedules } from "../schedules.ts";
-import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import {
+  damagedSchedule,
+  type Declared,
+  type DueSchedules,
+  type Firing,
+  type FiringAnswer,
+  type PlannedJob,
+  type Schedules,
+} from "../schedules.ts";
 import { checksumOf, isIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
@@ -78,12 +85,7 @@ function isSound({ name, body, body_sum }: Columns): boolean {
 function rowOf(columns: Columns): ScheduleRow {
   const { name, version, body } = columns;
   if (isSound(columns)) return { ...(JSON.parse(body) as ScheduleRow), version };
-  throw new OutliveError(
-    ErrorCode.storeDamaged,
-    `What is stored of the schedule ${name} is not what was written: the file is damaged.`,
-    `Nothing is enqueued by it. Remove it and set it again: outlive schedules remove ${name}.`,
-    { schedule: name },
-  );
+  throw damagedSchedule(name);
 }
 
 function readDue(db: Database, limit: number, now: number): DueSchedules {
