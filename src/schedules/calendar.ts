@@ -94,10 +94,14 @@ class Patterns implements Calendar {
 
 const ZONES = 'Use a name of the IANA database, for instance "Europe/Berlin", or "UTC".';
 
+const knownZones = new Set<string>();
+
 function isZone(zone: unknown): boolean {
   if (typeof zone !== "string" || zone === "") return false;
+  if (knownZones.has(zone)) return true;
   try {
     new Intl.DateTimeFormat("en", { timeZone: zone });
+    knownZones.add(zone);
     return true;
   } catch {
     return false;

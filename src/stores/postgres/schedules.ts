@@ -46,8 +46,7 @@ export function schedules(connection: Connection, kinds: Kinds): Schedules {
     fire: (firings) => connection.transaction((tx) => fire(tx, kinds, firings)),
     async write({ version, ...row }) {
       const { name, kind, dueAt } = row;
-      const body = JSON.stringify(row);
-      if (version === 0) return (await connection.run(ADD, [name, kind, dueAt, body])) > 0;
+      if (version === 0) return (await connection.run(ADD, [name, kind, dueAt, bodyOf({ ...row, version })])) > 0;
       return (await move(connection, [{ ...row, version }])).size > 0;
     },
     remove: async (name, version) =>
@@ -141,6 +140,12 @@ async function fire(tx: Session, kinds: Kinds, firings: readonly Firing[]): Prom
   );
 }
 
+/** The version is a column of its own. */
+function bodyOf(row: ScheduleRow): string {
+  const { version: _, ...body } = row;
+  return JSON.stringify(body);
+}
+
 /** Returns the names of those that still had their version. */
 async function move(session: Session, rows: readonly ScheduleRow[]): Promise<ReadonlySet<string>> {
   const moved = await session.rows<{ name: string }>(MOVE, [
@@ -148,7 +153,7 @@ async function move(session: Session, rows: readonly ScheduleRow[]): Promise<Rea
     list(rows.map(({ version }) => version)),
     texts(rows.map(({ kind }) => kind)),
     list(rows.map(({ dueAt }) => dueAt)),
-    texts(rows.map(({ version: _, ...row }) => JSON.stringify(row))),
+    texts(rows.map(bodyOf)),
   ]);
   return new Set(moved.map(({ name }) => name));
 }

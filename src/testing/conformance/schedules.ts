@@ -115,9 +115,9 @@ export function specifySchedules(specify: Specify): void {
     await schedules.write(row("open", now, { kind: "sms" }));
     await fixture.store.operate.setPaused("mail", true);
     const { due } = await schedules.due(10);
-    assert.deepEqual(due.map(({ row: { name }, isKindPaused }) => [name, isKindPaused]).sort(), [
-      ["open", false],
-      ["paused", true],
+    assert.deepEqual(due.map(({ row: { name }, isKindPaused }) => `${name} ${isKindPaused}`).toSorted(), [
+      "open false",
+      "paused true",
     ]);
   });
 
