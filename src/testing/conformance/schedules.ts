@@ -53,7 +53,7 @@ async function stored(schedules: Schedules, name: string): Promise<ScheduleRow> 
 const planned = (id: string, at: number, caughtUp = false) => ({ draft: draft({ id, kind: "mail" }), at, caughtUp });
 
 export function specifySchedules(specify: Specify): void {
-  specify("a schedule is written once for each version, whoever else writes it", async (fixture) => {
+  specify("known bug 40: a schedule is written once for each version, whatever else writes it", async (fixture) => {
     const schedules = schedulesOf(fixture);
     if (schedules === null) return;
     const first = row("nightly", fixture.clock.now() + HOUR, { zoneData: "2026b", digest: "ä\"'\\" });
@@ -73,7 +73,7 @@ export function specifySchedules(specify: Specify): void {
   });
 
   specify(
-    "what is due is read by the store's clock, the most overdue first, and the next one is known",
+    "known bug 41: what is due is due until it is fired, by the store's clock, the most overdue first",
     async (fixture) => {
       const schedules = schedulesOf(fixture);
       if (schedules === null) return;
@@ -121,35 +121,38 @@ export function specifySchedules(specify: Specify): void {
     ]);
   });
 
-  specify("firing moves the row and inserts the jobs, and of two who fire at once one does", async (fixture) => {
-    const schedules = schedulesOf(fixture);
-    if (schedules === null) return;
-    const now = fixture.clock.now();
-    await schedules.write(row("hourly", now));
-    const others = [schedules, (await fixture.connect()).schedules!, (await fixture.connect()).schedules!];
-    const read = await stored(schedules, "hourly");
-    const moved = { ...read, nextAt: now + HOUR, dueAt: now + HOUR, lastAt: now, fired: 1 };
-    const answers = await Promise.all(
-      others.map((one, i) =>
-        one.fire([
-          { row: { ...moved, lastJob: `job-${i}` }, jobs: [planned(`job-${i}`, now), planned(`also-${i}`, now)] },
-        ]),
-      ),
-    );
-    const won = answers.findIndex(([answer]) => answer!.is === "fired");
-    assert.deepEqual(answers.map(([answer]) => answer!.is).toSorted(), ["fired", "stale", "stale"]);
-    assert.deepEqual(answers[won]![0], {
-      is: "fired",
-      enqueued: [
-        { id: `job-${won}`, created: true },
-        { id: `also-${won}`, created: true },
-      ],
-    });
-    const after = await stored(schedules, "hourly");
-    assert.deepEqual([after.version, after.nextAt, after.lastJob], [2, now + HOUR, `job-${won}`]);
-    assert.equal((await fixture.countsOf("mail")).ready, 2, "nothing of the others was inserted");
-    assert.deepEqual((await schedules.due(10)).nextInMs, HOUR);
-  });
+  specify(
+    "known bug 25: firing moves the row and inserts the jobs, and of those who fire at once one does",
+    async (fixture) => {
+      const schedules = schedulesOf(fixture);
+      if (schedules === null) return;
+      const now = fixture.clock.now();
+      await schedules.write(row("hourly", now));
+      const others = [schedules, (await fixture.connect()).schedules!, (await fixture.connect()).schedules!];
+      const read = await stored(schedules, "hourly");
+      const moved = { ...read, nextAt: now + HOUR, dueAt: now + HOUR, lastAt: now, fired: 1 };
+      const answers = await Promise.all(
+        others.map((one, i) =>
+          one.fire([
+            { row: { ...moved, lastJob: `job-${i}` }, jobs: [planned(`job-${i}`, now), planned(`also-${i}`, now)] },
+          ]),
+        ),
+      );
+      const won = answers.findIndex(([answer]) => answer!.is === "fired");
+      assert.deepEqual(answers.map(([answer]) => answer!.is).toSorted(), ["fired", "stale", "stale"]);
+      assert.deepEqual(answers[won]![0], {
+        is: "fired",
+        enqueued: [
+          { id: `job-${won}`, created: true },
+          { id: `also-${won}`, created: true },
+        ],
+      });
+      const after = await stored(schedules, "hourly");
+      assert.deepEqual([after.version, after.nextAt, after.lastJob], [2, now + HOUR, `job-${won}`]);
+      assert.equal((await fixture.countsOf("mail")).ready, 2, "nothing of the others was inserted");
+      assert.deepEqual((await schedules.due(10)).nextInMs, HOUR);
+    },
+  );
 
   specify("an occurrence whose job is known adds nothing, and the row moves all the same", async (fixture) => {
     const schedules = schedulesOf(fixture);
