@@ -16,6 +16,8 @@ import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { ScheduleFiring } from "../schedules/firing.ts";
 import { Client } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
@@ -42,6 +44,8 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Schedules that the program declares. Omitted: none. */
+  readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Where output files go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
@@ -58,6 +62,7 @@ export class Engine extends Client {
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
   #limits: KeyLimits | undefined;
+  #firing: ScheduleFiring | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -65,6 +70,7 @@ export class Engine extends Client {
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
+      ...(wiring.schedules && { schedules: wiring.schedules }),
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
     });
@@ -147,7 +153,33 @@ export class Engine extends Client {
       const passedMs = clock.mono() - (abortedMono ?? clock.mono());
       void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    await this.#fireSchedules(host);
     return host;
+  }
+
+  /** A worker whose schedules are refused does not start. */
+  async #fireSchedules(host: WorkerHost): Promise<void> {
+    const { backend, clock, bus: events, settings } = this.#wiring;
+    const { store } = backend;
+    if (store.schedules === undefined) {
+      if (this.declaredSchedules.size > 0) void this.schedules;
+      return;
+    }
+    const { declaredSchedules: declared } = this;
+    const { pollMs } = settings;
+    const firing = new ScheduleFiring(
+      { store, clock, events, declared, worker: () => host.id, pollMs },
+      store.schedules,
+    );
+    this.#firing = firing;
+    void host.stopped.catch(() => {}).finally(() => void firing.stop());
+    try {
+      for (const { contract } of declared.values()) this.assertKnown(contract);
+      await firing.start();
+    } catch (thrown) {
+      await host.stop({ grace: "0s" });
+      throw thrown;
+    }
   }
 
   /** What this process runs for each kind of batch, by the name of the batch. */
@@ -251,6 +283,7 @@ export class Engine extends Client {
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
+    await this.#firing?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
     await this.#batchWorker?.close();
     await super.close();

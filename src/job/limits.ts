@@ -97,6 +97,18 @@ export function throttleSettings(name: string): LimitSettings | null {
   return { name, running: null, intervalMs, burst: 1, strict: false };
 }
 
+/** The limit behind a schedule whose occurrences queue: its jobs run one after the other, in their order. Known without a declaration, too. */
+const QUEUED = "schedule/queue";
+
+export function scheduleKey(schedule: string): JobKey {
+  return jobKey(QUEUED, schedule);
+}
+
+/** The settings of a limit that no program declares, by its name; null: it is not such a limit. */
+export function impliedSettings(name: string): LimitSettings | null {
+  return name === QUEUED ? { name, running: 1, intervalMs: null, burst: 1, strict: true } : throttleSettings(name);
+}
+
 /** What is stored about a key, and how many jobs count against it. */
 export interface KeyFacts {
   readonly id: number;

@@ -14,7 +14,7 @@ import {
   roundsFor,
   startOf,
   takeTurns,
-  throttleSettings,
+  impliedSettings,
 } from "../../job/limits.ts";
 import { LANE, STATE } from "../rows.ts";
 import { type Connection, isSessionLost } from "./connection.ts";
@@ -572,7 +572,7 @@ const NOTHING: Admission = { admitted: [], moved: [], due: new Map(), rings: new
 function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; started: readonly Started[] } {
   const started: Started[] = [];
   const facts = rows.map((row): KeyFacts => {
-    const declared = row.burst === null ? (throttleSettings(row.name) ?? UNLIMITED) : declaredLimit(row, row.burst);
+    const declared = row.burst === null ? (impliedSettings(row.name) ?? UNLIMITED) : declaredLimit(row, row.burst);
     const limit = {
       running: row.own_running ?? declared.running,
       intervalMs: row.own_interval_ms ?? declared.intervalMs,

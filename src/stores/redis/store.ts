@@ -10,6 +10,7 @@ import { inspecting } from "./inspect.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
+import { schedules } from "./schedules.ts";
 import { Enqueuing, turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
@@ -64,6 +65,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       operate: operating(connection),
       losses: losses(connection),
       upkeep: upkeep(connection),
+      schedules: schedules(connection),
     },
     { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
   );
