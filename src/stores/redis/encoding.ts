@@ -53,7 +53,7 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys } = draft;
+  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair } = draft;
   return [
     id,
     kind,
@@ -66,6 +66,7 @@ export function draftArgs(draft: JobDraft): string[] {
     orNothing(dedupe?.debounce?.waitMs),
     orNothing(dedupe?.debounce?.maxMs),
     packedKeys(keys ?? []),
+    orNothing(fair),
   ];
 }
 
@@ -223,13 +224,13 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
   const { d, counters, state } = job;
   const isClaimed = job.fence > 0;
   const runAt = d["ra"] === undefined ? null : Number(d["ra"]);
-  const waitsForResolution = state === "queued" && runAt === NEVER_DUE;
+  // A block of a batch that is held has the same due time, and was never claimed.
+  const waitsForResolution = isClaimed && state === "queued" && runAt === NEVER_DUE;
   const keys = keysOf(d);
   const outcome = lastOutcome(job);
   const bound = boundOf({ ...counters, together: Number(d["to"] ?? 0) });
   // A due job that no turn has looked at yet waits at no door.
   const isHeld = state === "queued" && d["ln"] === "h" && (runAt === null || runAt <= now);
-  const door = isHeld ? keys.find(({ id }) => id === d["dr"]) : undefined;
   return {
     id: job.id,
     kind: job.kind,
@@ -237,7 +238,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     priority: job.priority,
     dedupeKey: d["dk"] ?? null,
     createdAt: job.createdAt,
-    runAt: waitsForResolution || runAt === NO_TIMEOUT ? null : runAt,
+    runAt: runAt === NEVER_DUE || runAt === NO_TIMEOUT ? null : runAt,
     startedAt: isClaimed ? job.startedAt : null,
     deadlineAt: isClaimed ? job.deadlineAt : null,
     finishedAt: isTerminal(state) ? job.finishedAt : null,
@@ -252,13 +253,20 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     parent: job.parent,
     waitsAt: state === "queued" && outcome === "waiting" && runAt !== null ? job.waitStep : null,
     keys: keys.map(named),
-    heldBy: door ? named(door) : null,
+    heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
   };
 }
 
 export function lastOutcome({ state, d }: Pick<ShownJob, "state" | "d">): Outcome | null {
   return (d["oc"] as Outcome | undefined) ?? (state === "succeeded" ? "succeeded" : null);
+}
+
+/** The door at which it waits; at the gate of its kind, it waits for the turn of its fair key. */
+function heldBy(d: Fields, keys: ReturnType<typeof keysOf>): JobInfo["heldBy"] {
+  const isAtGate = d["dr"]!.startsWith("-");
+  const door = keys.find(({ id }) => id === d[isAtGate ? "fr" : "dr"]);
+  return door ? { ...named(door), ...(isAtGate && { turn: true as const }) } : null;
 }
 
 function named({ limit, key }: { readonly limit: string; readonly key: string }): { limit: string; key: string } {

@@ -3,6 +3,7 @@
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
 import * as attempts from "./lua/attempts.ts";
+import { ADMISSION } from "./lua/admission.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
@@ -15,6 +16,7 @@ import * as workers from "./lua/workers.ts";
 const PARTS = {
   jobs: RECORDS,
   keys: KEYS,
+  admission: ADMISSION,
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
@@ -22,7 +24,7 @@ const PARTS = {
   workers: WORKERS,
   leases: LEASES,
 } as const;
-const ALL = ["jobs", "keys", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
+const ALL = ["jobs", "keys", "admission", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
@@ -63,6 +65,7 @@ const SCRIPTS = {
   kindSettings: reading(reads.KIND_SETTINGS),
   ahead: reading(reads.AHEAD),
   suspects: reading(reads.SUSPECTS),
+  keyStates: reading(reads.KEY_STATES),
   incidents: reading(reads.INCIDENTS),
   incident: reading(reads.INCIDENT),
   latestRecovery: reading(reads.LATEST_RECOVERY),
@@ -77,6 +80,7 @@ const SCRIPTS = {
   retry: writing(operations.RETRY),
   signal: adding(operations.SIGNAL),
   setLimit: writing(operations.SET_LIMIT),
+  pauseKey: writing(operations.PAUSE_KEY),
   setPaused: writing(operations.SET_PAUSED),
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),

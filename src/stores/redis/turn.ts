@@ -292,7 +292,7 @@ export async function write(connection: Connection, writes: readonly FencedWrite
     else if (one.type === "progress") args.push(one.value);
     else if (one.type === "log") args.push(one.message);
     else if (one.type === "enqueue") args.push(...draftsArgs(one.drafts));
-    else if (one.type === "holdOff") args.push(String(one.key.id), String(one.forMs));
+    else if (one.type === "holdOff") args.push(String(one.key.id), one.key.limit, one.key.key, String(one.forMs));
     else if (one.type === "signal")
       args.push(one.step, one.name, one.hasEnded ? "1" : "", checked(null, stepOwner(lease.jobId, one.step)));
   }

@@ -90,23 +90,25 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local woken = K.admit() + (X.woken or 0)
-settleIndexes()
-local ready, waiting, rooms = {}, {}, {}
+local asked = {}
 if total > 0 then
   for i = 1, num() do
     local name, room, shares = arg(), num(), arg() == '1'
     local n = kindNamed(name)
-    local kind = n and kindOf(n)
-    if kind and not kind.paused and room > 0 then
-      local most = math.min(room, total)
-      rooms[n] = {place = shares and 0 or n, room = room}
-      local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
-      for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
-      local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
-      for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
-    end
+    if n and room > 0 and not kindOf(n).paused then asked[#asked + 1] = {n = n, room = room, shares = shares} end
   end
+end
+local woken, goesOn = K.admit(asked, total)
+woken = woken + (X.woken or 0)
+settleIndexes()
+local ready, waiting, rooms = {}, {}, {}
+for _, one in ipairs(asked) do
+  local n, most = one.n, math.min(one.room, total)
+  rooms[n] = {place = one.shares and 0 or n, room = one.room}
+  local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
+  for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
+  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
+  for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 then
   table.sort(waiting, function(a, b)
@@ -201,7 +203,7 @@ if #chosen > 0 then
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
-local next = F.isDue() and 0 or K.nextIn()
+local next = (F.isDue() or goesOn) and 0 or K.nextIn()
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
 if #first > 0 then
   local due = math.max(0, tonumber(first[2]) - now)
@@ -218,7 +220,7 @@ for i = 1, num() do
   if one.type == 'step' then one.name, one.value = arg(), arg()
   elseif one.type == 'progress' or one.type == 'log' then one.value = arg()
   elseif one.type == 'enqueue' then one.drafts = D.readAll()
-  elseif one.type == 'holdOff' then one.key, one.forMs = arg(), num()
+  elseif one.type == 'holdOff' then one.key, one.limit, one.name, one.forMs = arg(), arg(), arg(), num()
   elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg() end
   writes[i] = one
   local unknown = one.drafts and L.owned(one.lease) and D.undeclared(one.drafts)
@@ -261,7 +263,10 @@ for i, one in ipairs(writes) do
     elseif one.type == 'holdOff' then
       local key = T .. 'key:' .. one.key
       local before = tonumber(call('HGET', key, 'until') or 0)
-      if now + one.forMs > before then call('HSET', key, 'until', int(now + one.forMs)) end
+      if now + one.forMs > before then
+        call('HSET', key, 'until', int(now + one.forMs))
+        K.keep(one.key, one.limit, one.name)
+      end
     elseif one.type == 'signal' then
       local kept = call('HGET', T .. 's:' .. row, one.step)
       if kept then answers[i] = {'applied', 'signal', 1, kept}

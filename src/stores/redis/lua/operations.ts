@@ -49,14 +49,37 @@ return {'kept'}
 `;
 
 export const SET_LIMIT = /* lua */ `
-local key = arg()
-wrote = true
-for _, name in ipairs({'running', 'interval', 'burst'}) do
+local id, limit, key = arg(), arg(), arg()
+for _, name in ipairs({'running', 'interval', 'burst', 'weight'}) do
   local value = opt()
-  if value then call('HSET', T .. 'key:' .. key, name, value) else call('HDEL', T .. 'key:' .. key, name) end
+  if value then call('HSET', T .. 'key:' .. id, name, value) else call('HDEL', T .. 'key:' .. id, name) end
 end
-K.wake(key)
+K.keep(id, limit, key)
+K.wake(id)
 return 1
+`;
+
+/**
+ * Nothing of the key is admitted from here on. What was admitted and not claimed goes back to its door, a piece at a time: returns whether some is
+ * left, and is called again until none is.
+ */
+export const PAUSE_KEY = /* lua */ `
+local id, limit, key, again, pauses, why, forMs = arg(), arg(), arg(), arg() == '1', arg() == '1', arg(), optnum()
+local kept = T .. 'key:' .. id
+if not again then
+  if pauses then call('HSET', kept, 'pa', int(now), 'pu', forMs and int(now + forMs) or '', 'why', why) else call('HDEL', kept, 'pa', 'pu', 'why') end
+  K.keep(id, limit, key)
+end
+local rows = pauses and call('SRANDMEMBER', T .. 'ku:' .. id, 200) or {}
+for _, row in ipairs(rows) do
+  local j = J.get(tonumber(row))
+  J.leave(j)
+  K.relocate(j)
+  J.enter(j)
+end
+-- Also when it is paused: what is held there learns when that ends.
+K.wake(id)
+return call('SCARD', T .. 'ku:' .. id) > 0 and pauses and 1 or 0
 `;
 
 export const SET_PAUSED = /* lua */ `
@@ -120,6 +143,7 @@ for _, j in ipairs(looked) do
 end
 local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
 if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
+K.forgetIdle(100)
 local incidents = 0
 for _, id in ipairs(call('ZRANGE', T .. 'inc', 0, 999)) do
   if incidents < limit then

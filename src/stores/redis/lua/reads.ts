@@ -95,6 +95,31 @@ end
 return list
 `;
 
+/** Keys with what they have of their own: the one that is asked for, or those of a limit, or of all, that have any settings. */
+export const KEY_STATES = /* lua */ `
+local function show(id, limit, key)
+  local v = call('HMGET', T .. 'key:' .. id, 'running', 'interval', 'burst', 'weight', 'until', 'pa', 'pu', 'why')
+  for i = 1, 8 do v[i] = v[i] or '' end
+  local held = tonumber(call('ZSCORE', T .. 'doors', id) or 0)
+  return {limit, key, call('HGET', T .. 'limits', limit) or '', v, call('SCARD', T .. 'kt:' .. id), held}
+end
+if arg() == '1' then
+  local id, limit, key = arg(), arg(), arg()
+  return {{show(id, limit, key)}, '', int(now)}
+end
+local limit, after, most = opt(), opt(), num()
+local from = after and '(' .. after or limit and '[' .. limit .. FIELD or '-'
+local upTo = limit and '(' .. limit .. ' ' or '+'
+local list, members = {}, call('ZRANGEBYLEX', T .. 'ko', from, upTo, 'LIMIT', 0, most)
+for _, member in ipairs(members) do
+  local name, key, id = string.match(member, '^([^' .. FIELD .. ']*)' .. FIELD .. '(.*)' .. FIELD .. '([^' .. FIELD .. ']*)$')
+  local one = show(id, name, key)
+  local own = one[4]
+  if own[1] ~= '' or own[2] ~= '' or own[3] ~= '' or own[4] ~= '' or own[6] ~= '' or tonumber(own[5]) > now then list[#list + 1] = one end
+end
+return {list, #members == most and members[most] or '', int(now)}
+`;
+
 /** Nothing: it was never declared. */
 export const KIND_SETTINGS = /* lua */ `
 local n = kindNamed(arg())
@@ -175,7 +200,7 @@ while p < stop and p * 64 <= lastRow do
     local row, kind, lane = int(j.row), int(j.kind), j.d.ln
     if call('HGET', idKey(j.id), j.id) ~= row then missing(j, 'the index of ids') end
     if j.state == QUEUED then
-      local key = lane == 'h' and T .. 'h:' .. (j.d.dr or '') or T .. (lane or 'r') .. ':' .. kind
+      local key = lane == 'h' and K.queueOf(j) or T .. (lane or 'r') .. ':' .. kind
       if not call('ZSCORE', key, row) then missing(j, key) end
     elseif j.state == RUNNING then
       if call('SISMEMBER', T .. 'held:' .. int(j.worker), row) == 0 then missing(j, 'what its worker holds') end

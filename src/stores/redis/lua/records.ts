@@ -20,7 +20,7 @@ if META[1] ~= RUN then return {0, META[1] or ''} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
-local K
+local K, B
 local function hash(flat)
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
@@ -220,7 +220,7 @@ function J.leave(j)
     if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
     elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
     elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
-    elseif lane == 'h' then call('ZREM', T .. 'h:' .. j.d.dr, row) call('SREM', T .. 'hk:' .. kind, row) call('ZINCRBY', T .. 'doors', -1, j.d.dr) end
+    elseif lane == 'h' then K.leaveDoor(j) end
   elseif j.state == RUNNING then
     gather('SREM', T .. 'held:' .. int(j.worker), row)
     gather('SREM', T .. 'run:' .. kind, row)
@@ -238,9 +238,7 @@ function J.enter(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
     elseif j.d.pl == 'h' or j.d.pl == 'f' then
       lane = 'h'
-      call('ZADD', T .. 'h:' .. j.d.dr, int(K.rank(j)), row)
-      call('SADD', T .. 'hk:' .. kind, row)
-      call('ZINCRBY', T .. 'doors', 1, j.d.dr)
+      K.enterDoor(j)
     elseif J.suspect(j) then
       lane = 'u'
       call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
