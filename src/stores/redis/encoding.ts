@@ -1,6 +1,7 @@
 // How values cross the wire: flat texts in the arguments of a script, and what the scripts return back into the forms of the port. An empty text
 // stands for nothing. Texts that a handler trusts carry a checksum in front, which is compared here: scripts do not look at them.
 import { crc32 } from "node:zlib";
+import type { BegunRow, FailedRow, RowEnds } from "../../job/batches.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../../job/isolation.ts";
 import {
@@ -32,6 +33,10 @@ const FIELD = "\u001F";
 export const inputOwner = (kind: string): string => `input\n${kind}`;
 /** The step of a wait gets the payload of a signal as it was sent, and its sender knew no step. */
 export const stepOwner = (id: string, name: string): string => (name.startsWith(WAIT_PREFIX) ? id : `${id}\n${name}`);
+
+/** Of a row that failed, and of what rows wrote to a file, by the id of their block. */
+export const rowOwner = (blockId: string, line: number): string => `row ${line}\n${blockId}`;
+export const partOwner = (blockId: string, file: string): string => `output ${file}\n${blockId}`;
 
 /** A text as it is stored. Null, which is stored too, is a checksum with a mark in place of the text. */
 export function checked(text: string | null, owner: string): string {
@@ -82,10 +87,28 @@ export function leaseArgs({ row, jobId, epoch, fence, worker }: Lease): string[]
   return [String(row), jobId, String(epoch), String(fence), worker];
 }
 
+/** Rows that end, of a block of this id; nothing: none do. */
+export function rowsArgs(ends: RowEnds | undefined, blockId: string): string[] {
+  if (ends === undefined) return [""];
+  const { succeeded, failed, outputs } = ends;
+  return [
+    "1",
+    succeeded.join(","),
+    String(failed.length),
+    ...failed.flatMap((row) => failedArgs(row, blockId)),
+    String(outputs.length),
+    ...outputs.flatMap(({ file, texts }) => [file, checked(texts, partOwner(blockId, file))]),
+  ];
+}
+
+export function failedArgs({ row, line, as, input, error }: FailedRow, blockId: string): string[] {
+  return [String(row), String(line), as, checked(input, rowOwner(blockId, line)), JSON.stringify(error)];
+}
+
 export function changeArgs(change: Change, id: string): string[] {
   const { name, to, add, outcome, delayMs, result, error, reason, wait, together, follow = [], ifCancelled } = change;
   const stored = result === null ? "" : checked(result, id);
-  if (name === "succeed") return [name, stored, ...draftsArgs(follow)];
+  if (name === "succeed") return [name, stored, ...rowsArgs(change.rows, id), ...draftsArgs(follow)];
   const until = wait?.until ?? null;
   const waiting =
     wait === undefined
@@ -108,6 +131,7 @@ export function changeArgs(change: Change, id: string): string[] {
     orNothing(together),
     stored,
     ...waiting,
+    ...rowsArgs(change.rows, id),
     ...draftsArgs(follow),
     ...(ifCancelled === undefined ? [""] : ["1", ...changeArgs(ifCancelled, id)]),
   ];
@@ -119,7 +143,6 @@ export function faultOf(change: Change): string | null {
   if (!Object.hasOwn(CHANGES, name)) return `there is no change called ${name}`;
   if (!JOB_STATES.includes(to)) return `${to} is not a state`;
   if (!Number.isFinite(delayMs)) return "its delay is not a number";
-  if (change.rows !== undefined) return "it ends rows of a batch, and the store redis has no batches";
   for (const [counter, by] of Object.entries(add))
     if (!Object.hasOwn(NO_COUNTERS, counter) || !Number.isInteger(by)) return `${counter} can't grow by ${by}`;
   return ifCancelled === undefined ? null : faultOf(ifCancelled);
@@ -256,6 +279,13 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
   };
+}
+
+/** The row that the latest attempt of a block has begun. Nothing is read from an input that is not what was stored: then the block is judged as a whole. */
+export function begunRow({ d, kind }: ShownJob, storedInput: string): { readonly begun?: BegunRow } {
+  if (storedInput === "") return {};
+  const { text, intact } = unchecked(storedInput, inputOwner(kind));
+  return intact && text !== null ? { begun: { row: Number(d["bg"]), input: text } } : {};
 }
 
 export function lastOutcome({ state, d }: Pick<ShownJob, "state" | "d">): Outcome | null {

@@ -1,6 +1,6 @@
 // What people and reports read.
 import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
-import { type KeyLimit, type KeyState, throttleSettings } from "../../job/limits.ts";
+import { type KeyState, throttleSettings } from "../../job/limits.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob } from "../port.ts";
 import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
@@ -176,7 +176,7 @@ type KeyReply = readonly [limit: string, key: string, declared: string, own: str
 
 function keyState([limit, key, stored, own, taken, held]: KeyReply, now: number): KeyState {
   const number = (text: string | undefined): number | null => (text === undefined || text === "" ? null : Number(text));
-  const [running, intervalMs, burst, weight, heldOff, pausedAt, pausedUntil] = own.map(number) as (number | null)[];
+  const [running, intervalMs, burst, weight, heldOff, pausedAt, pausedUntil] = own.map(number);
   const [byLimit, everyMs, bursts, strict] = stored === "" ? [] : stored.split("|");
   const throttle = throttleSettings(limit);
   const until = pausedUntil ?? null;
@@ -195,7 +195,7 @@ function keyState([limit, key, stored, own, taken, held]: KeyReply, now: number)
       ...(intervalMs !== null && { intervalMs }),
       ...(burst !== null && { burst }),
       ...(weight !== null && { weight }),
-    } as KeyLimit,
+    },
     taken,
     held,
     paused: isPaused ? { reason: own[7]!, at: pausedAt!, until } : null,

@@ -45,8 +45,9 @@ export function operating(connection: Connection): Operating {
 }
 
 function operatorAnswer(reply: Reply): OperatorAnswer {
-  const [is, what, key] = reply as [Exclude<OperatorAnswer["is"], "of-batch">, number | string, string];
+  const [is, what, key] = reply as [OperatorAnswer["is"], number | string, string];
   if (is === "applied" || is === "wrong-state") return { is, state: JOB_STATES[Number(what)]! };
+  if (is === "of-batch") return { is, batch: String(what) };
   if (is === "key-held") return { is, holder: String(what), dedupeKey: key };
   return { is };
 }

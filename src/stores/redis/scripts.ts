@@ -4,6 +4,8 @@
 import { createHash } from "node:crypto";
 import * as attempts from "./lua/attempts.ts";
 import { ADMISSION } from "./lua/admission.ts";
+import * as batches from "./lua/batches.ts";
+import { BLOCKS } from "./lua/blocks.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
@@ -17,14 +19,28 @@ const PARTS = {
   jobs: RECORDS,
   keys: KEYS,
   admission: ADMISSION,
+  blocks: BLOCKS,
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
   families: FAMILIES,
   workers: WORKERS,
   leases: LEASES,
+  removal: operations.REMOVAL,
 } as const;
-const ALL = ["jobs", "keys", "admission", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
+const ALL = [
+  "jobs",
+  "keys",
+  "admission",
+  "blocks",
+  "drafts",
+  "waits",
+  "changes",
+  "families",
+  "workers",
+  "leases",
+] as const;
+const REMOVING = [...ALL, "removal"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
@@ -56,7 +72,7 @@ const SCRIPTS = {
   held: reading(recovery.HELD),
   overdue: writing(recovery.OVERDUE),
   takeBack: writing(recovery.TAKE_BACK),
-  purge: writing(operations.PURGE),
+  purge: { ...writing(operations.PURGE), parts: REMOVING },
   getJob: reading(reads.GET_JOB),
   jobs: reading(reads.JOBS),
   outcomes: reading(reads.OUTCOMES),
@@ -86,6 +102,22 @@ const SCRIPTS = {
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
   check: reading(reads.CHECK),
+  openBatch: adding(batches.OPEN_BATCH),
+  appendBlocks: adding(batches.APPEND_BLOCKS),
+  sealBatch: writing(batches.SEAL_BATCH),
+  abortBatch: writing(batches.ABORT_BATCH),
+  tendBatches: writing(batches.TEND_BATCHES),
+  foldBatches: writing(batches.FOLD_BATCHES),
+  finishBatch: writing(batches.FINISH_BATCH),
+  reopenBatch: adding(batches.REOPEN_BATCH),
+  setOutputs: writing(batches.SET_OUTPUTS),
+  purgeBatches: { ...writing(batches.PURGE_BATCHES), parts: REMOVING },
+  getBatches: reading(batches.GET_BATCHES),
+  listBatches: reading(batches.LIST_BATCHES),
+  failedBlocks: reading(batches.FAILED_BLOCKS),
+  outputPage: reading(batches.OUTPUT_PAGE),
+  outputFiles: reading(batches.OUTPUT_FILES),
+  countRows: reading(batches.COUNT_ROWS),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
@@ -118,6 +150,7 @@ const READ_TAIL = "return {1, call('HGET', T .. 'meta', 'ops'), int(now), int(EP
 /** Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. */
 const WRITE_TAIL = `local answer = main()
 J.flush()
+if B then B.flush() end
 D.count()
 local ops
 if wrote then

@@ -1,5 +1,5 @@
 // The worker's loop, and the small writes of its attempts.
-import { ErrorCode, isUnknownKind, OutliveError } from "../../job/errors.ts";
+import { isUnknownKind } from "../../job/errors.ts";
 import { type ClaimedJob, type Enqueued, JOB_STATES, type JobDraft } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
@@ -28,6 +28,7 @@ import {
   keptSteps,
   lastOutcome,
   leaseArgs,
+  rowsArgs,
   stepOwner,
   unchecked,
 } from "./encoding.ts";
@@ -245,6 +246,7 @@ function claimedJob(
     together: bound === "" ? null : Number(bound),
     lastOutcome: lastOutcome({ state: "running", d }),
     steps: steps.map(({ name, result }) => ({ name, result })),
+    ...(d["mk"] !== undefined && { block: { marks: d["mk"] } }),
     ...(wait !== "" && { wait: { step: wait[0], remainingMs: wait[1] === "" ? null : Number(wait[1]) } }),
   };
   return { job, what: [...damage, ...steps.filter(({ intact }) => !intact).map(({ name }) => `step ${name}`)] };
@@ -286,13 +288,14 @@ function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
 export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
   const args = [String(writes.length)];
   for (const { lease, write: one } of writes) {
-    if (one.type === "rows" || one.type === "rowBegins") throw noBatches(lease.jobId);
     args.push(...leaseArgs(lease), one.type, triedBy(one));
     if (one.type === "step") args.push(one.name, checked(one.result, stepOwner(lease.jobId, one.name)));
     else if (one.type === "progress") args.push(one.value);
     else if (one.type === "log") args.push(one.message);
     else if (one.type === "enqueue") args.push(...draftsArgs(one.drafts));
     else if (one.type === "holdOff") args.push(String(one.key.id), one.key.limit, one.key.key, String(one.forMs));
+    else if (one.type === "rows") args.push(...rowsArgs(one.ends, lease.jobId));
+    else if (one.type === "rowBegins") args.push(String(one.row));
     else if (one.type === "signal")
       args.push(one.step, one.name, one.hasEnded ? "1" : "", checked(null, stepOwner(lease.jobId, one.step)));
   }
@@ -305,15 +308,6 @@ export async function write(connection: Connection, writes: readonly FencedWrite
       return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
     return writeAnswer(one, lease, triedBy(tried));
   });
-}
-
-function noBatches(jobId: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.optionInvalid,
-    `The store redis has no batches, so no rows of job ${jobId} can end in it.`,
-    "Nothing was written. Use a SQLite or PostgreSQL store for batches.",
-    { jobId },
-  );
 }
 
 function signalOf(

@@ -221,7 +221,9 @@ for i = 1, num() do
   elseif one.type == 'progress' or one.type == 'log' then one.value = arg()
   elseif one.type == 'enqueue' then one.drafts = D.readAll()
   elseif one.type == 'holdOff' then one.key, one.limit, one.name, one.forMs = arg(), arg(), arg(), num()
-  elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg() end
+  elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg()
+  elseif one.type == 'rows' then one.ends = B.readRows()
+  elseif one.type == 'rowBegins' then one.row = num() end
   writes[i] = one
   local unknown = one.drafts and L.owned(one.lease) and D.undeclared(one.drafts)
   if unknown then return {'!kind', unknown} end
@@ -260,6 +262,8 @@ for i, one in ipairs(writes) do
     elseif one.type == 'enqueue' then
       answers[i] = {'applied', 'enqueued', D.enqueue(one.drafts, j.row)}
       F.noteNewChildren(j.row)
+    elseif one.type == 'rows' then B.endRows(j, one.ends, false)
+    elseif one.type == 'rowBegins' then B.begin(j, one.row)
     elseif one.type == 'holdOff' then
       local key = T .. 'key:' .. one.key
       local before = tonumber(call('HGET', key, 'until') or 0)

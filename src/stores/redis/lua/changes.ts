@@ -198,7 +198,10 @@ function X.begin(j, wait)
 end
 -- A job has ended, or was taken out of its end again. Every change of a job's state comes through here.
 function X.consequences(j, ended)
-  if ended then rerun(j) end
+  if ended then
+    B.endBlock(j)
+    rerun(j)
+  end
   if not j.d.wa then return end
   local row = int(j.row)
   for _, waiter in ipairs(call('SMEMBERS', T .. 'wa:' .. row)) do
@@ -219,7 +222,7 @@ local C = {}
 local COUNTERS = {'er', 'cr', 'bl', 'ti', 'in', 'lo'}
 function C.read()
   local name = arg()
-  if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), follow = D.readAll()} end
+  if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), rows = B.readRows(), follow = D.readAll()} end
   local c = {name = name, to = num(), outcome = opt(), delay = num(), error = opt(), reason = opt(), add = {}}
   for i, field in ipairs(COUNTERS) do c.add[field] = num() end
   c.resets, c.resolves, c.together, c.result = opt(), opt(), optnum(), opt()
@@ -233,6 +236,7 @@ function C.read()
     end
     c.wait = wait
   end
+  c.rows = B.readRows()
   c.follow = D.readAll()
   if arg() == '1' then c.alt = C.read() end
   return c
@@ -257,6 +261,7 @@ end
 function C.apply(j, change, actor, incident)
   local c = C.of(j, change)
   local before, outcome = j.state, J.outcome(j)
+  B.endRows(j, c.rows, c.name == 'succeed')
   J.leave(j)
   if c.name == 'succeed' then
     setResult(j, c.result)

@@ -7,9 +7,7 @@ if not j then return {'missing'} end
 if family and (j.state < SUCCEEDED or j.state == 4) then F.record(j, actor, family) end
 if family and j.state == 4 then return {'applied', 4} end
 if j.state == RUNNING then
-  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, request)
-  J.set(j, 'ca', '1')
-  call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
+  J.askToEnd(j, actor, request)
   return {'requested'}
 end
 if j.state ~= QUEUED then return {'wrong-state', j.state} end
@@ -23,6 +21,8 @@ local id, actor = arg(), arg()
 local j = J.byId(id)
 if not j then return {'missing'} end
 if j.state < SUCCEEDED then return {'wrong-state', j.state} end
+local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
+if batch then return {'of-batch', batch} end
 local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
 if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
 local changes = {}
@@ -90,6 +90,37 @@ call('HSET', T .. 'k:' .. int(n), 'paused', arg())
 return 1
 `;
 
+/** A job is deleted with all that belongs to it. */
+export const REMOVAL = /* lua */ `
+local P = {}
+function P.remove(j)
+  wrote = true
+  local row = int(j.row)
+  J.leave(j)
+  call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
+  call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
+  call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+  call('HDEL', idKey(j.id), j.id)
+  call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
+  call('DEL', T .. 'hi:' .. row)
+  F.forget(j.row)
+  if j.had then
+    X.forget(j)
+    for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do
+      call('SREM', T .. 'al:' .. waiter, row)
+      call('SREM', T .. 'aw:' .. waiter, row)
+    end
+    call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
+  end
+  jobs[j.row] = false
+end
+-- The blocks of a batch stay as long as it does.
+function P.isKept(j)
+  local parent = j.d.pr and J.get(tonumber(j.d.pr))
+  return parent and parent.state < SUCCEEDED or j.d.bn and call('EXISTS', T .. 'b:' .. j.d.bn) == 1
+end
+`;
+
 /** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
 export const PURGE = /* lua */ `
 local finishedBefore, incidentsBefore, limit = now - num(), now - num(), num()
@@ -117,28 +148,9 @@ end
 local atEnd = (#looked < limit and p * 64 > lastRow) or (last and last.created >= finishedBefore) or false
 local gone, purged = {}, 0
 for _, j in ipairs(looked) do
-  local parent = j.d.pr and J.get(tonumber(j.d.pr))
-  if j.state >= SUCCEEDED and j.finished < finishedBefore and not (parent and parent.state < SUCCEEDED) then
-    wrote = true
+  if j.state >= SUCCEEDED and j.finished < finishedBefore and not P.isKept(j) then
     purged = purged + 1
-    local row = int(j.row)
-    J.leave(j)
-    call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
-    call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
-    call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
-    call('HDEL', idKey(j.id), j.id)
-    call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
-    call('DEL', T .. 'hi:' .. row)
-    F.forget(j.row)
-    if j.had then
-      X.forget(j)
-      for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do
-        call('SREM', T .. 'al:' .. waiter, row)
-        call('SREM', T .. 'aw:' .. waiter, row)
-      end
-      call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
-    end
-    jobs[j.row] = false
+    P.remove(j)
   end
 end
 local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)

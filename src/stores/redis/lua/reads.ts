@@ -1,4 +1,5 @@
 // Lua: the scripts that people, reports and checks read with.
+import { BEGUN } from "./blocks.ts";
 
 export const GET_JOB = /* lua */ `
 local j = J.byId(arg())
@@ -9,14 +10,15 @@ return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:'
   call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
 `;
 
-/** Jobs by their rows, with the settings of their kinds, their steps and their histories. */
+/** Jobs by their rows, with the settings of their kinds, their steps, their histories, and the input of a block that has begun a row. */
 export const JOBS = /* lua */ `
+${BEGUN}
 local list, kinds = {}, {}
 for i = 1, num() do
   local j = J.get(num())
   if j then
     kinds[j.kind] = true
-    list[i] = {J.show(j), j.d.st and call('HGETALL', T .. 's:' .. int(j.row)) or {}, call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1)}
+    list[i] = {J.show(j), j.d.st and call('HGETALL', T .. 's:' .. int(j.row)) or {}, call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1), begunInput(j)}
   else list[i] = {} end
 end
 local settings = {}

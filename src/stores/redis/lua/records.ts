@@ -257,6 +257,11 @@ function J.history(j, event, to, actor, epoch, attempt, incident, reason)
   call('RPUSH', T .. 'hi:' .. int(j.row), concat({int(now), event, j.state, to, actor, int(epoch), int(attempt), incident or '', reason}, '\\31'))
   wrote = true
 end
+function J.askToEnd(j, actor, request)
+  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, request)
+  J.set(j, 'ca', '1')
+  call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
+end
 function J.hasSteps(j) return j.d.st ~= nil end
 -- As the program reads it: the slot by name, then what else there is.
 function J.show(j)
