@@ -11,6 +11,7 @@ import {
 } from "../../job/batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
 import { BY_HAND } from "../../job/transitions.ts";
+import type { Inconsistency } from "../store-parts.ts";
 import type { AppendAnswer, BatchEnd, Batches, BatchFilter, FailedBlock, OutputPage } from "../batches.ts";
 import { STATE, storedError } from "../rows.ts";
 import type { Connection } from "./connection.ts";
@@ -137,6 +138,71 @@ function notABlock(jobId: string): OutliveError {
     "Give jobs ids of another form than those of blocks, BATCH:ROUND:NUMBER. Nothing was written.",
     { jobId },
   );
+}
+
+// ---- checks
+
+type Counted = readonly [blocks: number, next: string, ...sums: readonly number[]];
+const COUNTED = ["blocks", "rows", "succeeded", "failed", "quarantined", "aborted"] as const;
+
+/** What is kept of each batch, against what its blocks came to in its round. Exact only while nothing of the batch ends. */
+export async function batchInconsistencies(connection: Connection): Promise<readonly Inconsistency[]> {
+  const wrong: { readonly batch: string; readonly text: string }[] = [];
+  const orphans: string[] = [];
+  const reads = batchReads(connection);
+  for (let after: string | null = null; ;) {
+    const page: readonly BatchRow[] = await reads.list({}, READ_AT_ONCE, after);
+    for (const batch of page) {
+      const { missing, ...own } = await countedRows(connection, batch);
+      const kept: Record<(typeof COUNTED)[number], number> = { blocks: batch.blocks, rows: batch.rows, ...batch.sums };
+      if (missing > 0) orphans.push(batch.id);
+      const differ = COUNTED.filter((name) => kept[name] !== own[name]);
+      if (differ.length > 0)
+        wrong.push({
+          batch: batch.id,
+          text: `batch ${batch.id}: ${differ.map((name) => `${name} ${kept[name]}, its blocks have ${own[name]}`).join("; ")}`,
+        });
+    }
+    if (page.length < READ_AT_ONCE) break;
+    after = page.at(-1)!.id;
+  }
+  const found: Inconsistency[] = [];
+  if (wrong.length > 0)
+    found.push({
+      what: "batch-disagrees",
+      detail: `${wrong.length} batch(es) do not agree with their blocks: ${wrong[0]!.text}`,
+      names: wrong.slice(0, MAX_NAMES).map(({ batch }) => batch),
+      count: wrong.length,
+    });
+  if (orphans.length > 0)
+    found.push({
+      what: "block-without-job",
+      detail: `${orphans.length} batch(es) have blocks whose jobs are gone`,
+      names: orphans.slice(0, MAX_NAMES),
+      count: orphans.length,
+    });
+  return found;
+}
+
+const MAX_NAMES = 20;
+
+async function countedRows(
+  connection: Connection,
+  { id, round }: BatchRow,
+): Promise<Record<(typeof COUNTED)[number] | "missing", number>> {
+  const sums = { blocks: 0, rows: 0, succeeded: 0, failed: 0, quarantined: 0, aborted: 0, missing: 0 };
+  const names = ["rows", "succeeded", "failed", "quarantined", "aborted", "missing"] as const;
+  for (let after = "-1"; after !== "";) {
+    const [blocks, next, ...counts] = (await connection.eval("countRows", [
+      id,
+      String(round),
+      after,
+    ])) as unknown as Counted;
+    sums.blocks += blocks;
+    names.forEach((name, at) => (sums[name] += counts[at]!));
+    after = next;
+  }
+  return sums;
 }
 
 // ---- reads

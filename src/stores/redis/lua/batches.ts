@@ -369,7 +369,8 @@ return n and call('ZRANGE', T .. 'bof:' .. n, 0, -1) or {}
 
 /** A piece of what the blocks of a batch came to, from a number on, to compare with its record. */
 export const COUNT_ROWS = /* lua */ `
-local n, round, after = arg(), arg(), arg()
+local n, round, after = call('HGET', T .. 'bi', arg()), arg(), arg()
+if not n then return {0, '', 0, 0, 0, 0, 0, 0} end
 local found = call('ZRANGEBYSCORE', T .. 'bb:' .. n .. ':' .. round, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, 200)
 local sums = {rows = 0, succeeded = 0, failed = 0, quarantined = 0, aborted = 0, missing = 0}
 local AS = {[2] = 'succeeded', [3] = 'failed', [4] = 'aborted', [5] = 'quarantined'}
