@@ -32,6 +32,7 @@ import {
 
 /** How much one script does, so that it takes less than 10 ms of the server. A caller that asks for more gets it in several, or is asked to call again. */
 const BLOCKS_AT_ONCE = 100;
+const APPENDED_AT_ONCE = 50;
 const FOLDED_AT_ONCE = 250;
 const READ_AT_ONCE = 100;
 
@@ -112,8 +113,8 @@ async function append(
   blocks: readonly BlockDraft[],
 ): Promise<AppendAnswer> {
   let [added, rows] = [0, 0];
-  for (let from = 0; from === 0 || from < blocks.length; from += BLOCKS_AT_ONCE) {
-    const piece = blocks.slice(from, from + BLOCKS_AT_ONCE);
+  for (let from = 0; from === 0 || from < blocks.length; from += APPENDED_AT_ONCE) {
+    const piece = blocks.slice(from, from + APPENDED_AT_ONCE);
     const args = [batch, String(round), String(piece.length)];
     for (const { number, job, rows: count, rejected } of piece) {
       args.push(String(number), String(count), ...draftsArgs(job === null ? [] : [job]), String(rejected.length));

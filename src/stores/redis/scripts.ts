@@ -12,6 +12,7 @@ import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
 import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
 import * as recovery from "./lua/recovery.ts";
+import * as staged from "./lua/staged.ts";
 import * as workers from "./lua/workers.ts";
 
 /** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
@@ -27,6 +28,7 @@ const PARTS = {
   workers: WORKERS,
   leases: LEASES,
   removal: operations.REMOVAL,
+  staged: staged.STAGED,
 } as const;
 const ALL = [
   "jobs",
@@ -40,7 +42,9 @@ const ALL = [
   "workers",
   "leases",
 ] as const;
-const REMOVING = [...ALL, "removal"] as const;
+const REMOVING = [...ALL, "removal", "staged"] as const;
+const ENQUEUING = ["jobs", "keys", "drafts"] as const;
+const INSERTING = [...ENQUEUING, "staged"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
@@ -56,9 +60,13 @@ const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
 
 const SCRIPTS = {
   declare: adding(attempts.DECLARE),
-  enqueue: { ...adding(attempts.ENQUEUE), parts: ["jobs", "keys", "drafts"] },
+  enqueue: { ...adding(attempts.ENQUEUE), parts: ENQUEUING },
+  stage: { ...adding(staged.STAGE), parts: ENQUEUING },
+  decideStaged: { ...adding(staged.DECIDE_STAGED), parts: ENQUEUING },
+  insertStaged: { ...writing(staged.INSERT_STAGED), parts: INSERTING },
+  forgetStaged: { ...writing(staged.FORGET_STAGED), parts: INSERTING },
   register: adding(workers.REGISTER),
-  turn: writing(attempts.TURN),
+  turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
   settle: writing(attempts.SETTLE),
   write: writing(attempts.WRITE),
   beat: writing(workers.BEAT),

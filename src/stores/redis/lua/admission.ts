@@ -19,8 +19,8 @@ local function factsOf(key)
     if v[6] then f.off = math.max(f.off, tonumber(v[7] or nil) or math.huge) end
     f.bound = tonumber(v[1] or nil) or l.running or math.huge
     if l.strict and f.bound > 1 then f.bound = 1 end
-    f.taken = call('SCARD', T .. 'kt:' .. key.id) + (l.strict and call('SCARD', T .. 'kb:' .. key.id) or 0)
-    f.unclaimed = f.interval and call('SCARD', T .. 'ku:' .. key.id) or 0
+    f.taken = call('SCARD', settled(T .. 'kt:' .. key.id)) + (l.strict and call('SCARD', T .. 'kb:' .. key.id) or 0)
+    f.unclaimed = f.interval and call('SCARD', settled(T .. 'ku:' .. key.id)) or 0
   end
   facts[key.id] = f
   return f
@@ -178,6 +178,8 @@ local function openGates(asked, total, mayCome)
 end
 -- What waits at the door of a key, no more than it has room for.
 local function atDoor(door)
+  settleIndexes()
+  K.flush()
   local inTurns = call('EXISTS', T .. 'hr:' .. door) == 1
   local row = call('ZRANGE', T .. 'h:' .. door, 0, 0)[1]
   if not row and inTurns then row = call('ZRANGE', T .. 'h:' .. door .. ':' .. call('ZRANGE', T .. 'hr:' .. door, 0, 0)[1], 0, 0)[1] end
@@ -275,10 +277,11 @@ end
 -- A claimed job starts now: of a rate that counts from here on.
 function K.start(j)
   for _, key in ipairs(K.list(j)) do
-    call('SREM', T .. 'ku:' .. key.id, int(j.row))
-    facts[key.id] = nil
+    local known = facts[key.id]
+    gather('SREM', T .. 'ku:' .. key.id, int(j.row))
     local f = factsOf(key)
     if f.interval then
+      if known then f.unclaimed = math.max(0, f.unclaimed - 1) end
       f.arrival = math.max(now, f.arrival) + f.interval
       call('HSET', T .. 'key:' .. key.id, 'arrival', int(f.arrival))
       call('ZADD', T .. 'ki', int(f.arrival), key.id)

@@ -75,6 +75,7 @@ if not w or w.state ~= 'live' then
 end
 J.flush()
 F.cancelPiece()
+E.goOn()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
   local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
@@ -166,7 +167,6 @@ if #chosen > 0 then
     local extra = ''
     if j.had or j.changed then
       J.leave(j)
-      settleIndexes()
       if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
       J.set(j, 'ln', nil)
       if j.d.ic then
@@ -205,10 +205,8 @@ local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
 local next = (F.isDue() or goesOn) and 0 or K.nextIn()
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
-if #first > 0 then
-  local due = math.max(0, tonumber(first[2]) - now)
-  if not next or due < next then next = due end
-end
+local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge}
+for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
 return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;
 

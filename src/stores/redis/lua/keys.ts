@@ -76,6 +76,12 @@ local function queueOf(j)
   return T .. 'h:' .. j.d.dr
 end
 K.queueOf = queueOf
+-- Queues of rings that jobs have left: a key without any leaves the ring. Indexes are settled.
+local left = {}
+function K.flush()
+  for queue, of in pairs(left) do if call('EXISTS', queue) == 0 then call('ZREM', of[1], of[2]) end end
+  left = {}
+end
 function K.enterDoor(j)
   local row, door = int(j.row), j.d.dr
   gather('ZADD', queueOf(j), int(K.rank(j)), row)
@@ -85,9 +91,8 @@ function K.enterDoor(j)
 end
 function K.leaveDoor(j)
   local row, door, queue = int(j.row), j.d.dr, queueOf(j)
-  if pending[queue] then perform(queue, pending[queue]) end
-  call('ZREM', queue, row)
-  if j.d.rg and call('EXISTS', queue) == 0 then gather('ZREM', T .. 'hr:' .. door, j.d.fr) end
+  gather('ZREM', queue, row)
+  if j.d.rg then left[queue] = {T .. 'hr:' .. door, j.d.fr} end
   gather('SREM', T .. 'hk:' .. int(j.kind), row)
   if not K.isGate(door) then call('ZINCRBY', T .. 'doors', -1, door) end
 end
@@ -95,8 +100,8 @@ function K.place(j, place)
   local row = int(j.row)
   for _, key in ipairs(K.list(j)) do
     if place == 't' then
-      call('SADD', T .. 'kt:' .. key.id, row)
-      call('SADD', T .. 'ku:' .. key.id, row)
+      gather('SADD', T .. 'kt:' .. key.id, row)
+      gather('SADD', T .. 'ku:' .. key.id, row)
     elseif place == 'b' or place == 'f' then call('SADD', T .. 'kb:' .. key.id, row) end
   end
   J.set(j, 'pl', place)
@@ -105,8 +110,8 @@ function K.unplace(j)
   local row, was = int(j.row), j.d.pl
   for _, key in ipairs(K.list(j)) do
     if was == 't' then
-      call('SREM', T .. 'kt:' .. key.id, row)
-      call('SREM', T .. 'ku:' .. key.id, row)
+      gather('SREM', T .. 'kt:' .. key.id, row)
+      gather('SREM', T .. 'ku:' .. key.id, row)
     elseif was == 'b' or was == 'f' then call('SREM', T .. 'kb:' .. key.id, row) end
   end
   J.set(j, 'pl', nil)

@@ -79,7 +79,7 @@ for _, row in ipairs(rows) do
 end
 -- Also when it is paused: what is held there learns when that ends.
 K.wake(id)
-return call('SCARD', T .. 'ku:' .. id) > 0 and pauses and 1 or 0
+return call('SCARD', settled(T .. 'ku:' .. id)) > 0 and pauses and 1 or 0
 `;
 
 export const SET_PAUSED = /* lua */ `
@@ -156,6 +156,7 @@ end
 local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
 if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
 K.forgetIdle(100)
+E.forgetOld(20)
 local incidents = 0
 for _, id in ipairs(call('ZRANGE', T .. 'inc', 0, 999)) do
   if incidents < limit then

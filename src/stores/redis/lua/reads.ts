@@ -194,7 +194,8 @@ local p = num()
 local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
 local list, wrong = {}, {}
 local function missing(j, what) wrong[#wrong + 1] = 'job ' .. j.id .. ' is missing in ' .. what end
-local stop = p + 16
+-- 128 jobs: with 1,024 it took 64 ms.
+local stop = p + 2
 while p < stop and p * 64 <= lastRow do
   local flat = call('HGETALL', T .. 'j:' .. int(p))
   for i = 1, #flat, 2 do

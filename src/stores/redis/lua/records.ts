@@ -55,6 +55,11 @@ local function settleIndexes()
   for key, of in pairs(pending) do many(of[1], key, of[2]) end
   pending = {}
 end
+-- Before a key is read that may have writes gathered.
+local function settled(key)
+  if pending[key] then perform(key, pending[key]) end
+  return key
+end
 local kindsRead = {}
 local function kindOf(n)
   local k = kindsRead[n]
@@ -171,6 +176,7 @@ end
 function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or nil end
 function J.flush()
   settleIndexes()
+  K.flush()
   local pages = {}
   for row, j in pairs(dirty) do
     if j.changed then
