@@ -82,7 +82,7 @@ export function specifyBatches(specify: Specify): void {
       assert.deepEqual(answers.map(({ is }) => is).toSorted(), ["appended", "moved"]);
       assert.deepEqual(
         answers.find(({ is }) => is === "moved"),
-        { is: "moved", blocks: 1, rows: 5 },
+        { is: "moved", blocks: 1, rows: 5, added: 0 },
       );
       assert.deepEqual(await other.append("b", 1, [second], true), { is: "appended", blocks: 1, rows: 3 });
       const { rows, blocks } = await on.get("b");
