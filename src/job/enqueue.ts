@@ -180,11 +180,13 @@ function dedupeOf(
   }
   const { wait, max } = debounce!;
   const waitMs = durationMs(wait, `debounce.wait of a ${kind} job`);
-  const maxMs = max === undefined ? null : durationMs(max, `debounce.max of a ${kind} job`);
-  if (maxMs !== null && maxMs < waitMs)
-    throw optionInvalid(kind, "debounce", debounce, "Make `max` at least as long as `wait`.");
+  const maxMs = max === undefined ? NO_MAX_MS : durationMs(max, `debounce.max of a ${kind} job`);
+  if (maxMs < waitMs) throw optionInvalid(kind, "debounce", debounce, "Make `max` at least as long as `wait`.");
   return { dedupeKey: debounce!.key, dedupe: { then: "rerun", debounce: { waitMs, maxMs } } };
 }
+
+/** Without `max`. A hundred years, so that every debounced job has a latest time in its row, by which `why` knows it. */
+const NO_MAX_MS = 100 * 365 * 86_400_000;
 
 function policyOf(kind: string, then: string): Pick<JobDraft, "dedupe"> {
   if (then === "keep") return {};

@@ -175,6 +175,8 @@ export interface JobInfo {
   readonly keys: readonly { readonly limit: string; readonly key: string }[];
   /** The key that has no room for it; null: it does not wait for one. `turn`: it waits for nothing but its key's turn among the others of a fair kind. */
   readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
+  /** It is debounced, and is not put off beyond this instant. Omitted: it is not debounced, or its store does not say. */
+  readonly latestAt?: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

@@ -211,6 +211,8 @@ export interface JobColumns extends CounterColumns {
   /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them, or from -1 downward if it waits for the turn of that key. */
   readonly keys: string | null;
   readonly door: number | null;
+  /** Of a debounced job. */
+  readonly latest_at: number | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -242,6 +244,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     parent: row.parent,
     waitsAt: waits ? row.wait_step : null,
     ...keysOf(row),
+    ...(row.latest_at !== null && { latestAt: row.latest_at }),
     waitsForResolution,
   };
 }

@@ -19,7 +19,7 @@ test("U: metrics of ended worker processes do not pile up while nothing scrapes,
   const fleet = new FleetMetrics(await memory(t, [job("mail")]), []);
   // Earlier commits called it `bury`.
   const addEnded = (child: Child): void =>
-    (fleet.addEnded ?? (Reflect.get(fleet, "bury") as typeof fleet.addEnded)).call(fleet, child);
+    (Reflect.get(fleet, "addEnded" in fleet ? "addEnded" : "bury") as (child: Child) => void).call(fleet, child);
   const snapshots: WeakRef<object>[] = [];
   for (let n = 0; n < DEATHS; n++) {
     const registry = new Registry();

@@ -41,6 +41,7 @@ const row: JobColumns = {
   wait_step: null,
   keys: null,
   door: null,
+  latest_at: null,
 };
 
 test("what only holds its place in a row is not shown: before the first claim, and before the end", () => {

@@ -25,6 +25,8 @@ export interface Facts {
   readonly found: readonly Found[];
   readonly paid: readonly Paid[];
   readonly done: readonly Done[];
+  /** False: the store has no transactions of the user's, and both may be there more than once. Omitted: true. */
+  readonly exactlyOnce?: boolean;
   /** What the store's own check found, and what else went wrong. */
   readonly inconsistencies: readonly string[];
 }
@@ -54,8 +56,10 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
     others: [...facts.inconsistencies],
   };
   const byKey = Map.groupBy(facts.found, ({ key }) => key ?? "");
-  const paid = counted(facts.paid.map(([batch, n]) => `${batch}:${n}`));
-  const done = counted(facts.done.map(([id]) => id));
+  const { exactlyOnce = true } = facts;
+  const once = <T>(values: readonly T[]): readonly T[] => (exactlyOnce ? values : [...new Set(values)]);
+  const paid = counted(once(facts.paid.map(([batch, n]) => `${batch}:${n}`)));
+  const done = counted(once(facts.done.map(([id]) => id)));
   let poisonFound = 0;
   for (const plan of facts.plans.values()) {
     const [batch, ...more] = byKey.get(plan.key) ?? [];

@@ -30,7 +30,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
     isLimited: async (kind) =>
-      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
+      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND (keyed OR fair)", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
     keys: (query) => keyStates(connection, query),
     suspects: () => heldSuspects(connection),
@@ -84,7 +84,8 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door,
+  CASE WHEN j.extras THEN (SELECT e.latest_at FROM outlive.extras e WHERE e.job = j.seq) END AS latest_at`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
