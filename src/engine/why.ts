@@ -74,7 +74,7 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
   return finished(job);
 }
 
-/** What is said about a job. */
+/** What `why` reports about a job. */
 export type Wording = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
 function say(job: JobDetails, said: Wording): Explanation {
@@ -190,7 +190,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     return say(job, {
       because: "degraded",
       text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
-      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
     });
   }
   const deaths = await deps.deaths();
@@ -282,7 +282,7 @@ function heldByKey(
   const details = { limit, key, ...(state && { taken: state.taken, held: state.held }) };
   if (state?.paused) {
     const { reason, at, until } = state.paused;
-    const end = until === null ? "until somebody resumes it" : `for ${humanMs(Math.max(0, until - now))} more`;
+    const end = until === null ? "until it is resumed" : `for ${humanMs(Math.max(0, until - now))} more`;
     return {
       because: "key-paused",
       text: `It is ready, but ${name} has been paused since ${isoInstant(at)}, ${end}: ${reason}.`,

@@ -364,7 +364,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "degraded",
       "The store does not take writes just now: database or disk is full.",
-      "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+      "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
     ],
   ],
   [
@@ -482,7 +482,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
 for (const [title, fixture, expected] of scenes)
   test(`why: ${title}`, async () => assert.deepEqual(await said(fixture), expected));
 
-test("why: no such job is no explanation", async () => {
+test("why: a job that does not exist has no explanation", async () => {
   const store = { inspect: { get: async () => null } } as unknown as Store;
   assert.equal(await explain({ store, deaths: async () => [], now: () => NOW, pause: async () => {} }, "job-1"), null);
 });

@@ -149,7 +149,7 @@ export class KeysLaw {
     return pausedAt !== null && (pausedUntil === null || pausedUntil > wall);
   }
 
-  /** Whoever took a turn, and has nothing to do at once, has admitted everything that there is room for. */
+  /** A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
     if (!live || nextDueInMs === 0) return;
     for (const [seq, names] of this.#keys) {

@@ -48,7 +48,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
   };
 }
 
-// Wakes that no turn has acted on yet, and unread signals. Of jobs that have ended nobody reads them, and they go with the job.
+// Wakes that no turn has acted on yet, and unread signals. Those of jobs that have ended are not read, and are purged with the job.
 const LEFT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1)) AS wake,
     (SELECT s.at FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1) AS signal)

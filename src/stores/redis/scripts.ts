@@ -9,6 +9,7 @@ import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
 import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
 import * as recovery from "./lua/recovery.ts";
+import * as schedules from "./lua/schedules.ts";
 import * as workers from "./lua/workers.ts";
 
 /** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
@@ -82,6 +83,17 @@ const SCRIPTS = {
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
   check: reading(reads.CHECK),
+  schedulesDue: reading(schedules.DUE),
+  fireSchedules: { ...adding(schedules.FIRE), parts: ["jobs", "keys", "drafts"] },
+  writeSchedule: { ...adding(schedules.WRITE), parts: ["jobs", "keys", "drafts"] },
+  removeSchedule: writing(schedules.REMOVE),
+  getSchedule: reading(schedules.GET),
+  listSchedules: reading(schedules.LIST),
+  occurrences: reading(schedules.OCCURRENCES),
+  firedJobs: reading(schedules.FIRED),
+  declareSchedules: writing(schedules.DECLARE_SCHEDULES),
+  declaredSchedules: reading(schedules.DECLARED),
+  scheduleClock: reading(schedules.CLOCK),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;

@@ -100,7 +100,7 @@ async function insert(connection: Connection, drafts: readonly JobDraft[]): Prom
   return enqueuedOf(reply);
 }
 
-function enqueuedOf(reply: Reply): Enqueued[] {
+export function enqueuedOf(reply: Reply): Enqueued[] {
   return (reply as [string, number, string][]).map(([id, created, became]) => ({
     id,
     created: created === 1,

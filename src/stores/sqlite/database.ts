@@ -209,7 +209,7 @@ export function storeReplaced(path: string, why: string): OutliveError {
   return new OutliveError(
     ErrorCode.storeReplaced,
     `${path} is not the file that was opened: ${why}.`,
-    "Nothing was written. If a backup was put back, start this program again; if not, find out what moved the file.",
+    "Nothing was written. If a backup was restored, start this program again; if not, find out what moved the file.",
     { path, why },
   );
 }

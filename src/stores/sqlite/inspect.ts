@@ -361,7 +361,7 @@ function wakesLeft(db: Database, now: number): Readonly<Record<"wakes" | "oldest
   return {
     wakes: tables.reduce((sum, { n }) => sum + n, 0),
     oldestWakeMs: Math.max(...[...tables, families].map((table) => table.ageMs)),
-    // Of jobs that have ended nobody reads them, and they go with the job.
+    // Those of jobs that have ended are not read, and are purged with the job.
     oldestSignalMs: ageMs(
       `SELECT s.at FROM outlive_signals s JOIN outlive_jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1`,
     ),

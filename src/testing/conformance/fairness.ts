@@ -356,7 +356,7 @@ function specifyPauses(specify: Specify): void {
     },
   );
 
-  specify("a pause with an end ends by itself, and a turn says when", async (fixture) => {
+  specify("a pause with an end ends automatically, and a turn says when", async (fixture) => {
     await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 2 })] }));
     await fixture.store.operate.pauseKey!(tenant("acme"), { reason: "a backup", forMs: 5_000 });
     await fixture.enqueue({ id: "a", keys: [tenant("acme")] });

@@ -29,6 +29,8 @@ function K.limit(name)
   else
     local every = string.match(name, '^throttle/(%d+)$')
     l = {interval = tonumber(every), burst = 1, strict = false}
+    -- Of a schedule whose occurrences queue (impliedSettings in job/limits.ts).
+    if name == 'schedule/queue' then l = {running = 1, burst = 1, strict = true} end
   end
   limits[name] = l
   return l
