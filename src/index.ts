@@ -24,6 +24,8 @@ export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
+export { schedule, type PlannedFor, type ScheduleDeclaration, type ScheduleOptions } from "./schedules/declaration.ts";
+export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
 export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
@@ -50,4 +52,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
-export type { AwaitedJob, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";
+export type { AwaitedJob, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

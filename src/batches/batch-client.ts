@@ -239,7 +239,7 @@ export async function* failedRowsOf(batches: Batches, id: string, round: number)
   }
 }
 
-/** The rows of a block that ended as a whole. If its input is damaged, nobody knows which they were: one entry without a line stands for them. */
+/** The rows of a block that ended as a whole. If its input is damaged, it is not known which they were: one entry without a line stands for them. */
 function rowsOfWhole({ input, marks, error, as }: NonNullable<FailedBlock["whole"]>): FailedBatchRow[] {
   if (error?.code === ErrorCode.corrupt) return [{ line: 0, ...readable(input), error, state: as, corrupt: true }];
   return decodeBlock(input).rows.flatMap(({ line, input: row }, at) =>

@@ -1,9 +1,9 @@
 // From a source of rows to a sealed batch: rows are cut into blocks (block-cutter.ts) and appended in the order of the source, in constant memory.
 // Blocks are numbered, so a submission that was killed starts its source again and adds nothing twice: what is there is skipped.
-import type { BatchRow, BatchState } from "../job/batches.ts";
-import { BlockCutter, type SourceRow } from "../job/block-cutter.ts";
+import type { BatchRow, BatchState, BlockDraft } from "../job/batches.ts";
+import { BlockCutter, type Move, moveBlock, type SourceRow } from "../job/block-cutter.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import type { Batches } from "../stores/batches.ts";
+import type { AppendAnswer, Batches } from "../stores/batches.ts";
 import type { AnyBatch } from "./contract.ts";
 
 export type { SourceRow } from "../job/block-cutter.ts";
@@ -43,6 +43,9 @@ export class Submission {
   readonly #onProgress: ((rows: number) => void) | undefined;
   readonly #resumes: boolean;
   #repeated = 0;
+  /** By how much other submitters moved the blocks and lines of this one. */
+  #moved: Move = { blocks: 0, lines: 0 };
+  #hasLines = false;
   /** Rows that this submission added so far. */
   added = 0;
   /** The state in which the batch was when it refused rows; null: it did not. */
@@ -83,6 +86,7 @@ export class Submission {
 
   /** Rows that have lines of their own. */
   async rows(chunks: AsyncIterable<readonly SourceRow[]>): Promise<Appended> {
+    this.#hasLines = true;
     return this.#read(async () => {
       for await (const chunk of chunks)
         for (const row of chunk) {
@@ -118,22 +122,43 @@ export class Submission {
   }
 
   #append(): void {
-    const blocks = this.#cutter.take();
-    const { id, round } = this.#batch;
-    const asked = blocks.reduce((sum, { rows, rejected }) => sum + rows + rejected.length, 0);
+    const cut = this.#cutter.take();
+    const { id } = this.#batch;
+    const asked = rowsOf(cut);
     this.#appending = this.#appending.then(async () => {
-      const answer = await this.#batches.append(id, round, blocks);
+      const addedBefore = this.added;
+      const answer = await this.#place(cut);
       if (answer.is !== "appended") {
         this.refused = answer.is === "missing" ? "missing" : answer.state;
         throw notOpen(id, this.refused);
       }
       this.added += answer.rows;
-      this.#repeated += asked - answer.rows;
+      this.#repeated += asked - (this.added - addedBefore);
       this.#onProgress?.(this.added + this.#repeated + this.#cutter.skipped);
     });
     // Heard by the next append and by the end of `all`.
     this.#appending.catch(() => {});
   }
+
+  /** Blocks of a source that starts again keep their numbers. Others come after those of other submitters, which may be quicker. */
+  async #place(all: readonly BlockDraft[]): Promise<Exclude<AppendAnswer, { readonly is: "moved" }>> {
+    const { id, round, rows } = this.#batch;
+    for (let cut = all; ;) {
+      const blocks = cut.map((block) => moveBlock(block, this.#moved));
+      const answer = await this.#batches.append(id, round, blocks, !this.#resumes);
+      if (answer.is !== "moved") return answer;
+      this.added += rowsOf(cut.slice(0, answer.added));
+      cut = cut.slice(answer.added);
+      this.#moved = {
+        blocks: answer.blocks - cut[0]!.number,
+        lines: this.#hasLines ? 0 : answer.rows - rows - this.added,
+      };
+    }
+  }
+}
+
+function rowsOf(blocks: readonly BlockDraft[]): number {
+  return blocks.reduce((sum, { rows, rejected }) => sum + rows + rejected.length, 0);
 }
 
 export function notOpen(batch: string, state: string): OutliveError {

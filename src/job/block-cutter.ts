@@ -1,7 +1,7 @@
 // Cuts rows into blocks in the order of their source. Each row is checked against the schema of its kind and encoded once; one that does not fit
 // fails alone. The cuts depend on the rows and on what the batch keeps (`blockRows`), so that a source that starts again is cut in the same places.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import { type BatchRow, type BlockDraft, blockId, encodeBlock, type FailedRow } from "./batches.ts";
+import { type BatchRow, type BlockDraft, blockId, decodeBlock, encodeBlock, type FailedRow } from "./batches.ts";
 import { invalidInput } from "./enqueue.ts";
 import { toStoredError } from "./errors.ts";
 import { encodeJson } from "./json.ts";
@@ -162,6 +162,23 @@ export class BlockCutter {
           };
     return { number, job, rows: this.#rows.length, rejected: this.#rejected };
   }
+}
+
+/** By how much the blocks of a source come later than they were cut for, and the lines of a source that has none of its own. */
+export interface Move {
+  readonly blocks: number;
+  readonly lines: number;
+}
+
+export function moveBlock(block: BlockDraft, { blocks, lines }: Move): BlockDraft {
+  if (blocks === 0 && lines === 0) return block;
+  const number = block.number + blocks;
+  const rejected = block.rejected.map((row) => ({ ...row, line: row.line + lines }));
+  if (block.job === null) return { ...block, number, rejected };
+  const { batch, round, rows } = decodeBlock(block.job.input);
+  const moved = rows.map(({ line, input }) => ({ line: line + lines, input: JSON.stringify(input) }));
+  const job = { ...block.job, id: blockId(batch, round, number), input: encodeBlock(batch, round, number, moved) };
+  return { ...block, number, rejected, job };
 }
 
 /** What is kept of a row that is not JSON. */

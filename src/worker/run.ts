@@ -19,6 +19,15 @@ export interface Interrupted {
 /** The methods of a run that write, as they are named in events. */
 export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "holdOff" | "commit" | "wait";
 
+/** What a job was planned for. */
+export interface Scheduled {
+  readonly schedule: string;
+  /** The occurrence: an instant in ISO 8601, in UTC. */
+  readonly at: string;
+  /** It was enqueued late, after it was missed, or by a backfill. */
+  readonly caughtUp: boolean;
+}
+
 /** The second argument of a handler. */
 export interface Run {
   /** The job's id. */
@@ -31,6 +40,8 @@ export interface Run {
   readonly signal: AbortSignal;
   /** How the attempt before this one ended; undefined at the first. */
   readonly interrupted: Interrupted | undefined;
+  /** The occurrence for which a schedule enqueued this job: an instant in ISO 8601, in UTC. Undefined: no schedule did. */
+  readonly scheduled: Scheduled | undefined;
   /** Runs `work` once for the job's whole life: its result is kept, and a later attempt gets it without running `work` again. Names are unique within a job. */
   step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>>;
   /** An idempotency key: the same in every attempt of this job, different for every name. */

@@ -25,6 +25,8 @@ export interface Facts {
   readonly found: readonly Found[];
   readonly paid: readonly Paid[];
   readonly done: readonly Done[];
+  /** False: the store has no transactions of the user's, and both may be there more than once. Omitted: true. */
+  readonly exactlyOnce?: boolean;
   /** What the store's own check found, and what else went wrong. */
   readonly inconsistencies: readonly string[];
 }
@@ -54,8 +56,10 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
     others: [...facts.inconsistencies],
   };
   const byKey = Map.groupBy(facts.found, ({ key }) => key ?? "");
-  const paid = counted(facts.paid.map(([batch, n]) => `${batch}:${n}`));
-  const done = counted(facts.done.map(([id, round]) => `${id} ${round}`));
+  const { exactlyOnce = true } = facts;
+  const once = <T>(values: readonly T[]): readonly T[] => (exactlyOnce ? values : [...new Set(values)]);
+  const paid = counted(once(facts.paid.map(([batch, n]) => `${batch}:${n}`)));
+  const done = counted(once(facts.done.map(([id, round]) => `${id} ${round}`)));
   let poisonFound = 0;
   for (const plan of facts.plans.values()) {
     const [batch, ...more] = byKey.get(plan.key) ?? [];
@@ -100,7 +104,8 @@ function judgeAborted(plan: Planned, batch: Found, paid: Map<string, number>, br
       (rest, row) => (textOf(row) !== "" && rest.startsWith(textOf(row)) ? rest.slice(textOf(row).length) : rest),
       output ?? "",
     );
-    if (left !== "") broken.outputsDiffer.push(`batch ${name}: ${left.length} bytes are not of its rows, or out of order`);
+    if (left !== "")
+      broken.outputsDiffer.push(`batch ${name}: ${left.length} bytes are not of its rows, or out of order`);
     return;
   }
   const committed = rows.filter(({ n }) => paid.has(`${key}:${n}`));
@@ -165,7 +170,12 @@ function judgePaid({ key, kind, rows }: Planned, paid: Map<string, number>, brok
   }
 }
 
-function judgeEnd(plan: Planned, { id, state, doneJobs }: Found, done: ReadonlyMap<string, number>, broken: Broken): void {
+function judgeEnd(
+  plan: Planned,
+  { id, state, doneJobs }: Found,
+  done: ReadonlyMap<string, number>,
+  broken: Broken,
+): void {
   const name = `batch ${plan.key} (${id})`;
   const isEnded = state === "completed" || (plan.act === "abort" && state === "aborted");
   const rounds = roundsOf(plan);
@@ -185,7 +195,7 @@ function judgeFile({ key }: Planned, { id, output }: Found, expected: string | n
     );
 }
 
-/** Only the process that ended a batch says so, so nobody may say it again. */
+/** Only the process that ended a batch says so, so no other may say it again. */
 function endedTwice(lines: readonly Line[]): string[] {
   const said = counted(lines.flatMap((line) => (line.what === "ended" ? [`${line.id} in round ${line.round}`] : [])));
   return [...said].filter(([, times]) => times > 1).map(([what, times]) => `batch ${what} was ended ${times} times`);

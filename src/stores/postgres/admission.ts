@@ -14,7 +14,7 @@ import {
   roundsFor,
   startOf,
   takeTurns,
-  throttleSettings,
+  impliedSettings,
 } from "../../job/limits.ts";
 import { LANE, STATE } from "../rows.ts";
 import { type Connection, isSessionLost } from "./connection.ts";
@@ -278,7 +278,7 @@ interface RingColumns {
 const HELD_COLUMNS = `e.job, e.rank, e.key1, e.key2, e.key3, e.keys, e.place = 4 AS keeps_place, e.fair, e.gate,
   CASE WHEN e.fair IS NOT NULL THEN coalesce((SELECT o.weight FROM outlive.keys o WHERE o.id = e.fair), 1) END AS weight`;
 
-/** The first jobs of these keys at one door, of each as many as is said. */
+/** The first jobs of these keys at one door, of each as many as requested. */
 const TURNS = `SELECT $1::bigint AS door, r.id AS ring, h.* FROM unnest($2::bigint[], $3::int[]) AS r (id, most) CROSS JOIN LATERAL (
     SELECT ${HELD_COLUMNS}
     FROM (SELECT w.* FROM outlive.extras w WHERE w.door = $1 AND w.ring = r.id ORDER BY w.rank DESC, w.job LIMIT ${HELD_PER_KEY}) e
@@ -572,7 +572,7 @@ const NOTHING: Admission = { admitted: [], moved: [], due: new Map(), rings: new
 function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; started: readonly Started[] } {
   const started: Started[] = [];
   const facts = rows.map((row): KeyFacts => {
-    const declared = row.burst === null ? (throttleSettings(row.name) ?? UNLIMITED) : declaredLimit(row, row.burst);
+    const declared = row.burst === null ? (impliedSettings(row.name) ?? UNLIMITED) : declaredLimit(row, row.burst);
     const limit = {
       running: row.own_running ?? declared.running,
       intervalMs: row.own_interval_ms ?? declared.intervalMs,

@@ -43,7 +43,8 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
   return {
     ...batchReads(access),
     open: (draft) => write(() => openBatch(db, kinds, draft, now())),
-    append: (batch, round, blocks) => write(() => append(db, kinds, batch, round, blocks, now())),
+    append: (batch, round, blocks, asNext = false) =>
+      write(() => append(db, kinds, batch, round, blocks, asNext, now())),
     seal: (batch, round) => write(() => seal(db, batch, round, now())),
     abort: (batch) => write(() => abort(db, batch)),
     async tend(limit) {
@@ -111,11 +112,14 @@ function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
   now: number,
 ): AppendAnswer {
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || db.sql(BLOCK_THERE).get(batch.seq, round, number) !== undefined) return false;
@@ -215,7 +219,7 @@ export function submitWithin(
   const { id, round } = batch;
   if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
   const missing = created ? blocks : nowOf(blocksOfRows(kind, batch, rows, batch.blocks), kind.name);
-  const answer = append(db, kinds, id, round, missing, now);
+  const answer = append(db, kinds, id, round, missing, false, now);
   seal(db, id, round, now);
   const added = answer.is === "appended" ? answer.rows : 0;
   return { id, rows: batch.rows + added, alreadyThere: batch.rows, created };
@@ -279,7 +283,7 @@ const ANY_TOUCHED = "SELECT 1 FROM outlive_batches WHERE touched = 1 LIMIT 1";
 /** Sums are written with the rows: what is left to do is to say which batches have changed, and how fast. */
 class Folding {
   readonly #db: Database;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(db: Database) {
@@ -313,7 +317,7 @@ class Folding {
   }
 }
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 function finish(db: Database, kinds: Kinds, { batch, round, from, to, follow }: BatchEnd, now: number): boolean {
   const { changes } = db
     .sql(
