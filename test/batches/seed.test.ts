@@ -29,9 +29,9 @@ interface Fleet {
   readonly store: Store;
   readonly clock: VirtualClock;
   readonly path: string;
-  worker(id: string): Promise<Hand>;
+  readonly worker: (id: string) => Promise<Hand>;
   /** The maintenance of this worker, which beats and watches from now on. */
-  watch(id: string): Promise<Maintenance>;
+  readonly watch: (id: string) => Promise<Maintenance>;
 }
 
 async function fleet(t: TestContext): Promise<Fleet> {
