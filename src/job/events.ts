@@ -141,6 +141,8 @@ export interface Events {
   };
   /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** A watched folder, or a file in it, could not be read or moved; it is tried again. */
+  "folder.failed": { readonly folder: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
@@ -200,6 +202,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "job.log": false,
   "call.failed": false,
   "store.failed": false,
+  "folder.failed": false,
   "store.called": true,
   "open.waits": false,
   "integrity.checked": false,

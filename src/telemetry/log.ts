@@ -183,6 +183,11 @@ function lineOf(event: EngineEvent): Line | null {
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
       };
+    case "folder.failed":
+      return {
+        level: "warn",
+        text: `the folder ${event.folder} could not be watched: ${event.error.message}; again in ${Math.round(event.retryInMs)} ms`,
+      };
     case "open.waits":
     case "integrity.checked":
     case "store.repaired":
