@@ -12,6 +12,7 @@ import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
 import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { schedulesCommand } from "./commands/schedules.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -184,6 +185,7 @@ export const COMMANDS: readonly Register[] = [
   pauseCommand,
   limitCommand,
   limitsCommand,
+  schedulesCommand,
   batchesCommand,
   submitCommand,
   workersCommand,
