@@ -1,7 +1,7 @@
 // The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
-export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
+export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
 export type { Ingested } from "./batches/batch-worker.ts";
 export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
@@ -35,6 +35,7 @@ export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, 
 export type { Json } from "./job/json.ts";
 export type { KeyState } from "./job/limits.ts";
 export { RetryLater } from "./job/waits.ts";
+export type { SubmittableBatch, Submitted, SubmittedWith } from "./job/submit.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";
 export type {

@@ -5,7 +5,6 @@ import {
   type BatchInfo,
   type FailedBatchRow,
   type OpenBatch,
-  type Submitted,
   type SubmitOptions,
 } from "../batches/batch-client.ts";
 import type { Ingested } from "../batches/batch-worker.ts";
@@ -18,6 +17,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
+import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
@@ -476,7 +476,7 @@ async function sharedStore({ key, open }: ClientStore): Promise<{
   try {
     return { store: await entry.store, release };
   } catch (thrown) {
-    // Whoever comes next tries again.
+    // The next caller tries again.
     if (shared.get(key) === entry) shared.delete(key);
     throw thrown;
   }

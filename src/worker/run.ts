@@ -166,20 +166,36 @@ export function transactionsFor(
   );
 }
 
-/** The callback with an `enqueue` that first asks whether the contract is one of the program's own. */
+/** The callback with an `enqueue` and a `submit` that first ask whether the contract is one of the program's own. */
 export function checkedEnqueue(
   body: (tx: unknown) => unknown,
   assertKnown: (contract: { readonly name: string }) => void,
 ): (tx: unknown) => unknown {
   return (tx) => {
-    const { enqueue } = tx as { enqueue?: (contract: { readonly name: string }, ...rest: unknown[]) => unknown };
-    if (!enqueue) return body(tx);
-    const checked = (contract: { readonly name: string }, ...rest: unknown[]): unknown => {
-      assertKnown(contract);
-      return enqueue(contract, ...rest);
+    const { enqueue, submit } = tx as {
+      enqueue?: (contract: { readonly name: string }, ...rest: unknown[]) => unknown;
+      submit?: (batch: SubmittedKind, ...rest: unknown[]) => unknown;
     };
-    return body({ ...(tx as object), enqueue: checked });
+    if (!enqueue) return body(tx);
+    return body({
+      ...(tx as object),
+      enqueue: (contract: { readonly name: string }, ...rest: unknown[]): unknown => {
+        assertKnown(contract);
+        return enqueue(contract, ...rest);
+      },
+      ...(submit && {
+        submit: (batch: SubmittedKind, ...rest: unknown[]): unknown => {
+          // A batch is known by the kind of its blocks. Undefined is what a circle of imports makes of one.
+          assertKnown(batch?.kinds?.block);
+          return submit(batch, ...rest);
+        },
+      }),
+    });
   };
+}
+
+interface SubmittedKind {
+  readonly kinds: { readonly block: { readonly name: string } };
 }
 
 /**
