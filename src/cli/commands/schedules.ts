@@ -82,7 +82,7 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Printed>>> = {
 
   async preview({ schedules, name, flags }) {
     const occurrences = await schedules.preview(name, flags.count ?? 5);
-    const lines = occurrences.map(({ at, offset }) => `${at.toISOString()}  ${localTime(at, offset)} ${offset}`);
+    const lines = occurrences.map(({ at, offset }) => `${iso(at)}  ${localTime(at, offset)} ${offset}`);
     return { document: { schedule: name, occurrences }, text: lines.join("\n") || "It has no further occurrence." };
   },
 
@@ -90,7 +90,7 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Printed>>> = {
     const { reason = "", until } = flags;
     await schedules.pause(name, { reason, by: actor(), ...(until !== undefined && { until: `${until}ms` as const }) });
     const schedule = await known(schedules, name);
-    const how = schedule.paused?.until ? `until ${schedule.paused.until.toISOString()}` : "until it is resumed";
+    const how = schedule.paused?.until ? `until ${iso(schedule.paused.until)}` : "until it is resumed";
     return { document: { schedule }, text: `The schedule ${name} is paused ${how}.` };
   },
 
@@ -151,7 +151,7 @@ export function scheduleLines(all: readonly ScheduleInfo[], pen: Pen, now: numbe
     oneLine(one.name),
     oneLine(one.kind),
     timingText(one.timing),
-    one.nextAt === null ? "-" : nextText(one.nextAt.getTime() - now),
+    one.nextAt === null ? "-" : nextText(one.nextAt - now),
     thousands(one.fired),
     thousands(one.skipped.missed + one.skipped["too-old"] + one.skipped.overlap),
     stateText(one),
@@ -165,7 +165,7 @@ function nextText(inMs: number): string {
 
 function stateText({ paused, declared, computed }: ScheduleInfo): string {
   if (paused)
-    return `paused${paused.until ? ` until ${paused.until.toISOString()}` : ""}${paused.reason === "" ? "" : `: ${oneLine(paused.reason)}`}`;
+    return `paused${paused.until ? ` until ${iso(paused.until)}` : ""}${paused.reason === "" ? "" : `: ${oneLine(paused.reason)}`}`;
   if (!declared) return computed ? "no live worker declares it: it does not fire" : "no live worker declares it";
   return "active";
 }
@@ -194,10 +194,10 @@ function instant(text: string | undefined, option: string): Date {
   );
 }
 
-function localTime(at: Date, offset: string): string {
+function localTime(at: number, offset: string): string {
   const [, sign, hours, minutes] = /^([+-])(\d\d):?(\d\d)/.exec(offset) ?? [null, "+", "0", "0"];
   const shiftMs = (sign === "-" ? -1 : 1) * (Number(hours) * 60 + Number(minutes)) * 60_000;
-  return new Date(at.getTime() + shiftMs).toISOString().slice(0, 16).replace("T", " ");
+  return new Date(at + shiftMs).toISOString().slice(0, 16).replace("T", " ");
 }
 
 function actor(): string {
