@@ -11,7 +11,7 @@ import { check, refuse } from "./option-checks.ts";
 import { job, type KindOptions, type LimitOptions, schemaOf } from "./options.ts";
 import { BATCH_OPTIONS } from "./settings.ts";
 
-export { isBatch };
+export { isBatch, isScheduleDeclaration };
 
 /** The options of a batch, in addition to its schemas and to those of a job, which hold for its blocks. */
 export interface BatchOptions {
