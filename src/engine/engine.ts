@@ -5,6 +5,9 @@ import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { RequestWorker, type RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { AnyRequest } from "../requests/contract.ts";
+import type { SecretSource } from "../requests/secrets.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -42,6 +45,12 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Kinds of requests. Omitted: none. */
+  readonly requests?: ReadonlyMap<string, AnyRequest>;
+  /** Values of secrets. Omitted: there are none. */
+  readonly secrets?: SecretSource;
+  /** In place of the network, for tests. Omitted: the network. */
+  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
   /** Where output files go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
@@ -57,6 +66,7 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
+  #requestWorker: RequestWorker | undefined;
   #limits: KeyLimits | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
@@ -111,9 +121,8 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const ofBatches = this.#batchWorkerKinds();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
-    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, this.#kindsOfParts());
+    const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
       {
@@ -145,6 +154,49 @@ export class Engine extends Client {
     return host;
   }
 
+  /** What this process runs for each kind of batch and of request, by its name. */
+  #kindsOfParts(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    return new Map([...this.#batchWorkerKinds(), ...this.#requestKinds()]);
+  }
+
+  #requestKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const {
+      requests = new Map<string, AnyRequest>(),
+      backend,
+      clock,
+      random,
+      bus,
+      settings,
+      secrets = {},
+    } = this.#wiring;
+    if (requests.size === 0) return new Map();
+    const worker = (this.#requestWorker ??= new RequestWorker({
+      ...this.#wiring.wire,
+      store: backend.store,
+      clock,
+      random,
+      events: bus,
+      secrets,
+      blobs: this.#wiring.blobs ?? null,
+      settingsOf: (contract) => settingsWithDefaults(contract as never, settings),
+    }));
+    return new Map(
+      [...requests].map(([name, contract]) => {
+        const callbacks = Object.values(contract.callbacks).filter(({ handler }) => handler !== null);
+        const runnable =
+          callbacks.length === 0
+            ? []
+            : [...runnableKinds(new Map(callbacks.map((one) => [one.name, one])), undefined, settings)];
+        const settled = worker.settledOf(contract);
+        const cleaned = runnable.map(
+          ([kind, one]) =>
+            [kind, kind === contract.callbacks.response.name && settled ? { ...one, settled } : one] as const,
+        );
+        return [name, new Map([[name, worker.kind(contract)], ...cleaned])];
+      }),
+    );
+  }
+
   /** What this process runs for each kind of batch, by the name of the batch. */
   #batchWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
     const { backend, clock, bus, settings, blobs = null } = this.#wiring;
@@ -173,7 +225,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#kindsOfParts()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
@@ -248,6 +300,7 @@ export class Engine extends Client {
     await this.#starting?.catch(() => {});
     await this.#host?.stop({ grace }).catch(() => {});
     await this.#batchWorker?.close();
+    await this.#requestWorker?.close();
     await super.close();
   }
 

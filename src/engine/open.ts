@@ -13,6 +13,7 @@ import { batchesOf } from "./batch.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
+import { requestsOf } from "./request.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /**
@@ -67,6 +68,8 @@ async function make(
     settings,
     contracts,
     batches: batchesOf(jobs),
+    requests: requestsOf(jobs),
+    secrets: options.secrets ?? {},
     blobs,
     ...deps,
     clock,

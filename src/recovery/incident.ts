@@ -265,7 +265,8 @@ function reportedJob(job: IncidentJob): ReportedJob {
 }
 
 function reportedWorker(incident: Incident): ReportedWorker {
-  const goingOn = incident.jobs.filter(({ decision }) => ["retry", "requeue", "lost"].includes(decision));
+  const goesOn = ["retry", "requeue", "lost", "resend", "unsent", "ask", "unknown"];
+  const goingOn = incident.jobs.filter(({ decision }) => goesOn.includes(decision));
   const resumed = goingOn.map((job) => job.resumedAt);
   return {
     workerId: incident.worker,
@@ -377,6 +378,14 @@ function verdict(job: ReportedJob): string {
       return `retry (attempt ${Math.min(job.crashes, job.maxCrashes)}/${job.maxCrashes})`;
     case "requeue":
       return "requeue (not counted)";
+    case "resend":
+      return "request sent again";
+    case "unsent":
+      return "request had not been sent, sent now";
+    case "ask":
+      return "request of unknown outcome: asked";
+    case "unknown":
+      return "request of unknown outcome: failed";
     case "lost":
       return "queued again (contact lost, not counted)";
     case "cancel":
