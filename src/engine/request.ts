@@ -124,7 +124,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
     'Say what is done if nobody knows whether it was done: "resend", "ask" or "fail".',
   );
   const ifUnknown = options.ifUnknown ?? "resend";
-  const settings = requestSettings(name, options as never, ifUnknown);
+  const settings = requestSettings(name, options, ifUnknown);
   const { schedule, statuses: _, ...ofKind } = retry;
   const attempts = schedule === undefined ? ofKind.attempts : (ofKind.attempts ?? schedule.length + 1);
   const choice = kindChoice(name, {
@@ -134,7 +134,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
     retry: { ...ofKind, ...(attempts !== undefined && { attempts }), timeouts: MAX_TIMEOUTS },
   });
   const limits = limitOf(name, options);
-  const keyOf = (input: never): JobKey => requestKey(name, options as never, settings, input);
+  const keyOf = (input: never): JobKey => requestKey(name, options, settings, input);
   const callbacks: CallbackKinds = {
     response: job(callbackKind(name, "response")) as never,
     error: job(callbackKind(name, "error")) as never,
@@ -147,9 +147,9 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
       ...(limits && { keyed: [limits] }),
       ...(options.fair && { fair: true }),
     },
-    schemaOf(options.input, `The input of request ${name}`) as never,
+    schemaOf(options.input, `The input of request ${name}`),
     { ...settings, limit: limits?.name ?? null },
-    send as never,
+    send,
     callbacks,
     limits && ((input) => [keyOf(input)]),
     options.fair ? keyOf : null,

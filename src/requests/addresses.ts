@@ -32,7 +32,7 @@ export class Addresses {
     // An IPv4 address in the form of IPv6 is what it stands for.
     const parsed = ipaddr.process(address);
     if (this.#rule === "public") return parsed.range() === "unicast";
-    return this.#cidrs.some(([of, bits]) => parsed.kind() === of.kind() && parsed.match(of as never, bits));
+    return this.#cidrs.some(([of, bits]) => parsed.kind() === of.kind() && parsed.match(of, bits));
   }
 }
 

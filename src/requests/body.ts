@@ -34,7 +34,7 @@ const WHOLE: Readonly<Record<Coding, (data: Buffer, options: { maxOutputLength: 
   deflate: promisify(zlib.inflate),
   br: promisify(zlib.brotliDecompress),
   zstd: promisify(zlib.zstdDecompress),
-} as never;
+};
 
 const STREAM: Readonly<Record<Coding, () => Transform>> = {
   gzip: () => zlib.createGunzip(),

@@ -1,13 +1,14 @@
 // Connections: undici's agents, one for each way of connecting, behind a connector of our own. The connector checks every address that a name has, every
 // literal (a `lookup` hook is never asked about one), and the address that a socket really has, before a byte is written. Node's own `blockList` is
 // not used: `tls.connect` ignores it (Node 24.21 and 26.9). None of undici's interceptors is used.
-import { isIP, type LookupFunction, type Socket } from "node:net";
+import { isIP, type LookupFunction } from "node:net";
 import { createSecureContext, rootCertificates, type SecureContext } from "node:tls";
+import { callbackify } from "node:util";
 import type * as Undici from "undici";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { Addresses, addressRefused } from "./addresses.ts";
 import type { ConnectionSettings } from "./contract.ts";
-import type { Resolver } from "./resolver.ts";
+import type { Address, Resolver } from "./resolver.ts";
 import type { Secrets } from "./secrets.ts";
 
 /** An idle connection is closed after this long; servers that close theirs sooner say so. */
@@ -60,7 +61,7 @@ export class Connections {
         uri: proxy,
         requestTls: { secureContext },
         proxyTls: { secureContext },
-      } as never);
+      });
     return new undici.Agent({ ...common, connect: this.#connector(undici, settings, secureContext) });
   }
 
@@ -70,25 +71,13 @@ export class Connections {
     secureContext: SecureContext,
   ): Undici.buildConnector.connector {
     const addresses = new Addresses(rule);
+    const allowed = callbackify((host: string, family: number) => this.#allowed(addresses, host, family));
     const lookup: LookupFunction = (host, options, done) => {
-      this.#resolver.resolve(host).then(
-        (found) => {
-          const wanted =
-            options.family === 4 || options.family === 6
-              ? found.filter(({ family }) => family === options.family)
-              : found;
-          const good = wanted.filter(({ address }) => addresses.allows(address, host));
-          if (good.length === 0)
-            return done(found.length > 0 ? addressRefused(host, found[0]!.address) : notFound(host), "");
-          if (options.all)
-            return done(
-              null,
-              good.map(({ address, family }) => ({ address, family })),
-            );
-          done(null, good[0]!.address, good[0]!.family);
-        },
-        (error: NodeJS.ErrnoException) => done(error, ""),
-      );
+      allowed(host, options.family === 4 || options.family === 6 ? options.family : 0, (error, found) => {
+        if (error) return done(error, "");
+        if (options.all) return done(null, [...found]);
+        done(null, found[0]!.address, found[0]!.family);
+      });
     };
     const connect = buildConnector({
       lookup,
@@ -97,18 +86,27 @@ export class Connections {
       ...(http2 && { preferH2: true }),
       timeout: connectMs,
       ...(localAddress !== null && { localAddress }),
-    } as Undici.buildConnector.BuildOptions);
+    });
     return (options, done) => {
       const host = options.hostname.replace(/^\[|\]$/g, "");
-      if (isIP(host) !== 0 && !addresses.allows(host, host)) return void done(addressRefused(host, host), null);
+      if (isIP(host) !== 0 && !addresses.allows(host, host)) return done(addressRefused(host, host), null);
       connect(options, (error, socket) => {
         if (error) return done(error, null);
-        const address = (socket as Socket).remoteAddress ?? "";
-        if (addresses.allows(address, host)) return done(null, socket as Socket);
-        socket!.destroy();
+        const address = socket.remoteAddress ?? "";
+        if (addresses.allows(address, host)) return done(null, socket);
+        socket.destroy();
         done(addressRefused(host, address), null);
       });
     };
+  }
+
+  /** The addresses of a name that may be reached; never none. */
+  async #allowed(addresses: Addresses, host: string, family: number): Promise<readonly Address[]> {
+    const found = await this.#resolver.resolve(host);
+    const wanted = family === 0 ? found : found.filter((one) => one.family === family);
+    const good = wanted.filter(({ address }) => addresses.allows(address, host));
+    if (good.length > 0) return good;
+    throw found.length > 0 ? addressRefused(host, found[0]!.address) : notFound(host);
   }
 
   /** One for all connections of these settings: a context of its own costs a connection 50 KB. */

@@ -186,22 +186,22 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
 
   /** Runs when an accepted answer came: a job of its own, written in the transaction that ends the request. Call it once. */
   onResponse(handler: (response: ResponseOf<Out, Body>, run: TypedRun) => void | Promise<void>): this {
-    this.callbacks.response.handle((async (stored: ResponseOf<Json, Json>, run: TypedRun) => {
+    this.callbacks.response.handle(async (stored: ResponseOf<Json, Json>, run: TypedRun) => {
       const { response } = this.request;
       const inBlob = stored.blob !== null;
       const body = inBlob || response === "ignore" ? null : await this.#bodyOf(stored.body);
       await handler({ ...stored, body: body as Body, input: await this.#inputOf(stored.input) }, run);
-    }) as never);
+    });
     return this;
   }
 
   /** Runs when the request has failed for good: a job of its own, written in the transaction that ends the request. Call it once. */
   onError(handler: (failure: RequestFailure<Out>, run: TypedRun) => void | Promise<void>): this {
-    this.callbacks.error.handle((async (stored: RequestFailure, run: TypedRun) => {
+    this.callbacks.error.handle(async (stored: RequestFailure, run: TypedRun) => {
       // An input that its schema refused is shown as it is.
       const input = await this.#inputOf(stored.input).catch(() => stored.input as Out);
       await handler({ ...stored, input }, run);
-    }) as never);
+    });
     return this;
   }
 
@@ -209,8 +209,9 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
   onUnknown(
     handler: (unknown: UnknownOutcome<Out>, run: TypedRun) => UnknownDecision | Promise<UnknownDecision>,
   ): this {
-    this.callbacks.unknown.handle((async (stored: UnknownOutcome, run: TypedRun) =>
-      handler({ ...stored, input: await this.#inputOf(stored.input) }, run)) as never);
+    this.callbacks.unknown.handle(async (stored: UnknownOutcome, run: TypedRun) =>
+      handler({ ...stored, input: await this.#inputOf(stored.input) }, run),
+    );
     return this;
   }
 

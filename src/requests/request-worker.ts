@@ -9,7 +9,7 @@ import type { Emitter } from "../job/events.ts";
 import { backoffMs, type JobDraft, type KindSettings } from "../job/job.ts";
 import { encodeJson, type Json } from "../job/json.ts";
 import type { JobKey } from "../job/limits.ts";
-import { type IfUnknown, knownMark, sentMark, unknownSending } from "../job/requests.ts";
+import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
 import { cutText } from "../job/text.ts";
 import type { Clock, Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
@@ -105,15 +105,13 @@ export class RequestWorker {
     return ({ input, lease }, { to }) => {
       const { blob } = JSON.parse(input) as { blob: BlobBody | null };
       if (to !== "succeeded" || blob === null) return;
-      blobs
-        .delete([blob.blob])
-        .catch((thrown: unknown) =>
-          events.emit("store.failed", {
-            doing: `deleting the blob of callback ${lease.jobId}`,
-            error: toStoredError(thrown),
-            retryInMs: 0,
-          }),
-        );
+      blobs.delete([blob.blob]).catch((thrown: unknown) =>
+        events.emit("store.failed", {
+          doing: `deleting the blob of callback ${lease.jobId}`,
+          error: toStoredError(thrown),
+          retryInMs: 0,
+        }),
+      );
     };
   }
 
@@ -139,7 +137,7 @@ export class RequestWorker {
       const hop = await this.#rendered(one, input.value, attempt);
       const key = this.#keyOf(contract, stored);
       await this.#pacer.turn();
-      if (attempt.abortedBy !== undefined) return one.interrupted(attempt.abortedBy, false);
+      if (attempt.abortedBy !== undefined) return await one.interrupted(attempt.abortedBy, false);
       if (ifUnknown !== "resend") {
         const print = createHash("sha256")
           .update(`${hop.request.method} ${hop.request.url.href}\n`)
@@ -239,7 +237,7 @@ export class RequestWorker {
         fault: end.is === "none" ? end.fault : null,
         durationMs: ended.durationMs,
       });
-    let decision = decide(came, request.ifUnknown, request.retry, request.idempotency !== null);
+    const decision = decide(came, request.ifUnknown, request.retry, request.idempotency !== null);
     let response: Answered | null = null;
     if (decision.then === "respond") {
       const answered = await answeredBy(contract, end as Answer);
@@ -340,7 +338,7 @@ interface Answered {
 
 async function answeredBy({ request }: AnyRequest, { body }: Answer): Promise<Answered | Error> {
   const blob = null;
-  if (!Buffer.isBuffer(body)) return { body: null, blob: { ...(body as BlobBody) } };
+  if (!Buffer.isBuffer(body)) return { body: null, blob: { ...body } };
   const { response } = request;
   if (response === "ignore") return { body: null, blob };
   if (response === "bytes") return { body: body.toString("base64"), blob };
@@ -508,7 +506,7 @@ class OneRequest {
   /** An earlier attempt was sent, and its process ended before it knew. Null: it may be sent now. */
   async afterUnknown(sentBy: number): Promise<EndsWith | null> {
     const { attempt } = this;
-    if ((this.contract.request.ifUnknown as IfUnknown) === "resend") return null;
+    if (this.contract.request.ifUnknown === "resend") return null;
     if (this.contract.request.ifUnknown === "fail") return this.unknown(sentBy, "its worker died or lost contact");
     const id = unknownId(attempt.id, sentBy);
     const [outcome] = await this.#deps.store.inspect.outcomes([id]);

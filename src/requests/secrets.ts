@@ -64,9 +64,10 @@ export class Secrets {
 
   async #ask(name: string): Promise<string> {
     const source = this.#source;
-    const given = typeof source === "function" ? source(name) : Object.hasOwn(source, name) ? source[name] : undefined;
     let value: unknown;
     try {
+      const own = typeof source === "object" && Object.hasOwn(source, name) ? source[name] : undefined;
+      const given = typeof source === "function" ? source(name) : own;
       value = await (typeof given === "function" ? given() : given);
     } catch {
       // The cause may hold the value.

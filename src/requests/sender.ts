@@ -101,7 +101,7 @@ export class Sending implements Dispatcher.DispatchHandler {
         {
           origin: url.origin,
           path: url.pathname + url.search,
-          method: method as Dispatcher.HttpMethod,
+          method: method,
           headers: headers as Record<string, string>,
           body,
           headersTimeout: timeouts.headersMs,

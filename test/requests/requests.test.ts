@@ -81,7 +81,7 @@ test("a request that fails for good comes to onError, once, with the status and 
   });
   const call = request("call", { method: "GET", send: () => ({ url: receiver.url }), ...LOCAL });
   const got: RequestFailure[] = [];
-  call.onError((failure) => void got.push(failure as RequestFailure));
+  call.onError((failure) => void got.push(failure));
   const engine = await memory(t, [call]);
   const { id } = await engine.enqueue(call, { a: 1 });
   await engine.runUntilIdle();
@@ -121,12 +121,12 @@ test('a connection that breaks after sending: "resend" sends again, "fail" does 
   const again = request("again", { method: "POST", ifUnknown: "resend", send: () => ({ url }), ...LOCAL });
   const never = request("never", { method: "POST", ifUnknown: "fail", send: () => ({ url }), ...LOCAL });
   const ask = request("ask", { method: "POST", ifUnknown: "ask", response: "json", send: () => ({ url }), ...LOCAL });
-  never.onError((failure) => void failures.push(failure as RequestFailure));
+  never.onError((failure) => void failures.push(failure));
   ask.onUnknown((unknown) => {
-    asked.push(unknown as UnknownOutcome);
+    asked.push(unknown);
     return asked.length === 1 ? "resend" : { status: 201, body: { found: true } };
   });
-  ask.onResponse((response) => void answered.push(response as ResponseOf));
+  ask.onResponse((response) => void answered.push(response));
   const engine = await memory(t, [again, never, ask]);
   const ids = [await engine.enqueue(again, 1), await engine.enqueue(never, 2), await engine.enqueue(ask, 3)].map(
     ({ id }) => id,

@@ -22,7 +22,7 @@ export class Receiver {
     answer: (request: Received, response: ServerResponse, raw: IncomingMessage) => void,
     create: (listener: RequestListener) => Server = createServer,
   ): Promise<Receiver> {
-    let receiver: Receiver | undefined;
+    const made: { receiver?: Receiver } = {};
     const server = create((raw, response) => {
       const chunks: Buffer[] = [];
       raw.on("data", (chunk: Buffer) => chunks.push(chunk));
@@ -30,15 +30,19 @@ export class Receiver {
       raw.on("end", () => {
         const body = Buffer.concat(chunks).toString();
         const request = { method: raw.method!, url: raw.url!, headers: raw.headers, body };
-        receiver!.received.push(request);
+        made.receiver!.received.push(request);
         answer(request, response, raw);
-        receiver!.#hear();
+        made.receiver!.#hear();
       });
     });
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     const secure = "setSecureContext" in server;
-    receiver = new Receiver(server, `http${secure ? "s" : ""}://127.0.0.1:${(server.address() as AddressInfo).port}`);
-    t.after(() => receiver!.close());
+    const receiver = new Receiver(
+      server,
+      `http${secure ? "s" : ""}://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    );
+    made.receiver = receiver;
+    t.after(() => receiver.close());
     return receiver;
   }
 
