@@ -5,6 +5,7 @@ import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { assertDescriptors } from "../requests/descriptors.ts";
 import { RequestWorker, type RequestWorkerDeps } from "../requests/request-worker.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
@@ -123,6 +124,8 @@ export class Engine extends Client {
     if (!backend.private) assertNotBundled();
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, this.#kindsOfParts());
     const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
+    const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
+    assertDescriptors(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
       {

@@ -70,6 +70,7 @@ async function make(
     batches: batchesOf(jobs),
     requests: requestsOf(jobs),
     secrets: options.secrets ?? {},
+    ...(options.network && { wire: { wire: options.network } }),
     blobs,
     ...deps,
     clock,

@@ -25,6 +25,7 @@ import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";
+import type { Wire } from "../requests/request-worker.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
@@ -92,6 +93,8 @@ export interface EngineOptions {
   readonly blobs?: string | BlobStore;
   /** The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error. Default: none. */
   readonly secrets?: SecretSource;
+  /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
+  readonly network?: Wire;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }

@@ -11,7 +11,7 @@ import { encodeJson, type Json } from "../job/json.ts";
 import type { JobKey } from "../job/limits.ts";
 import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
 import { cutText } from "../job/text.ts";
-import type { Clock, Random } from "../job/time.ts";
+import { type Clock, humanMs, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { Store } from "../stores/port.ts";
 import type { RequestAttempt } from "../worker/run.ts";
@@ -280,11 +280,17 @@ export class RequestWorker {
     if (disable === null || then === "respond") return;
     const failures = attempt.job.counters.errors + 1;
     const isGone = came.is === "answer" && disable.statuses.includes(came.status);
-    const isSpent = disable.failures !== null && failures >= disable.failures;
+    const now = this.#deps.clock.now();
+    // The first failure of this request is kept with it, so that it is known how long it has failed, whichever process sends it.
+    const since = disable.afterMs === null ? now : (await attempt.step("failing", () => ({ at: now }))).at;
+    const isLong = disable.afterMs !== null && now - since >= disable.afterMs && now > since;
+    const isSpent = isLong || (disable.failures !== null && failures >= disable.failures);
     if (!isGone && !isSpent) return;
     const reason = isGone
       ? `the endpoint answered ${(came as { status: number }).status}`
-      : `${failures} failures in a row of request ${attempt.id}`;
+      : isLong
+        ? `request ${attempt.id} has failed for ${humanMs(now - since)}`
+        : `${failures} failures in a row of request ${attempt.id}`;
     const { operate } = this.#deps.store;
     if (operate.pauseKey === undefined) return;
     await operate.pauseKey(key, { reason: cutText(`disabled: ${reason}`, 255), forMs: null });
