@@ -65,7 +65,7 @@ export function stepFetch(
       return { status: answer.status, headers: answer.headers, body: (answer.body as Buffer).toString("base64") };
     };
     try {
-      return responseOf((await run.step(name, work)) as KeptAnswer);
+      return responseOf(await run.step(name, work));
     } catch (thrown) {
       if (!(thrown instanceof NotKept) || passed === null) throw thrown;
       const { status, headers, body } = passed as Answer;

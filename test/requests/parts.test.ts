@@ -64,7 +64,7 @@ test("canned answers stand in place of the network, and requests and callbacks r
     ifUnknown: "fail",
     response: "json",
     retry,
-    send: (n) => ({ url: `https://api.example/${String(n)}` }),
+    send: (n) => ({ url: `https://api.example/${JSON.stringify(n)}` }),
   });
   const got: unknown[] = [];
   call.onResponse(({ body }) => void got.push(body));

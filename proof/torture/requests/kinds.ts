@@ -28,21 +28,21 @@ export const again = request<never>("again", {
   ...LOCAL,
   method: "POST",
   ifUnknown: "resend",
-  send: sent("again") as never,
+  send: sent("again"),
 });
 /** Never sent twice. */
 export const once = request<never>("once", {
   ...LOCAL,
   method: "POST",
   ifUnknown: planted ? "resend" : "fail",
-  send: sent("once") as never,
+  send: sent("once"),
 });
 /** Sent twice only if the one who was asked said so. */
 export const asking = request<never>("asking", {
   ...LOCAL,
   method: "POST",
   ifUnknown: "ask",
-  send: sent("asking") as never,
+  send: sent("asking"),
 });
 /** One after the other in each queue. */
 export const ordered = request<never>("ordered", {
