@@ -19,6 +19,7 @@ export class Connections {
   readonly #resolver: Resolver;
   readonly #secrets: Secrets;
   readonly #agents = new Map<string, Promise<Undici.Dispatcher>>();
+  readonly #known = new WeakMap<ConnectionSettings, Promise<Undici.Dispatcher>>();
 
   constructor(resolver: Resolver, secrets: Secrets) {
     this.#resolver = resolver;
@@ -27,13 +28,20 @@ export class Connections {
 
   /** The dispatcher for these settings, which is made once. */
   of(settings: ConnectionSettings): Promise<Undici.Dispatcher> {
+    const known = this.#known.get(settings);
+    if (known) return known;
     const name = JSON.stringify(settings);
     let agent = this.#agents.get(name);
     if (!agent) {
       agent = this.#make(settings);
       this.#agents.set(name, agent);
-      agent.catch(() => this.#agents.delete(name));
+      // A secret that is missing now may be there next time.
+      agent.catch(() => {
+        this.#agents.delete(name);
+        this.#known.delete(settings);
+      });
     }
+    this.#known.set(settings, agent);
     return agent;
   }
 
