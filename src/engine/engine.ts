@@ -5,8 +5,7 @@ import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
-import { assertDescriptors } from "../requests/descriptors.ts";
-import { RequestWorker, type RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
@@ -122,10 +121,10 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, this.#kindsOfParts());
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
     const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
     const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
-    assertDescriptors(inFlight.reduce((sum, one) => sum + one, 0));
+    this.#requestWorker?.assertFits(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
       {
@@ -158,11 +157,12 @@ export class Engine extends Client {
   }
 
   /** What this process runs for each kind of batch and of request, by its name. */
-  #kindsOfParts(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
-    return new Map([...this.#batchWorkerKinds(), ...this.#requestKinds()]);
+  async #kindsOfParts(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds())]);
   }
 
-  #requestKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+  /** A program without requests loads nothing for them. */
+  async #requestKinds(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
     const {
       requests = new Map<string, AnyRequest>(),
       backend,
@@ -173,7 +173,8 @@ export class Engine extends Client {
       secrets = {},
     } = this.#wiring;
     if (requests.size === 0) return new Map();
-    const worker = (this.#requestWorker ??= new RequestWorker({
+    const { RequestWorker: Sending } = await import("../requests/request-worker.ts");
+    const worker = (this.#requestWorker ??= new Sending({
       ...this.#wiring.wire,
       store: backend.store,
       clock,
@@ -228,7 +229,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#kindsOfParts()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, await this.#kindsOfParts()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>

@@ -36,42 +36,69 @@ export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "cr
 
 /** The options of a request, in addition to its method, its schemas and `send`. */
 export interface RequestOptions<In = never> {
+  /** How many bytes of an answer are taken, on the wire and decoded. Larger answers fail the request, or go to a blob. Default: "512KB". */
   readonly maxResponse?: Size | { readonly to: "blob"; readonly max: Size };
+  /** Which statuses are accepted answers. Default: 200 to 299. */
   readonly ok?: (status: number) => boolean;
   readonly timeouts?: {
+    /** Until it is connected. Default "10s"; from "10ms" to "24d". */
     readonly connect?: Duration;
+    /** From the request to the head of the answer. Default "60s"; from "10ms" to "24d". */
     readonly headers?: Duration;
+    /** Between two pieces of the answer's body. Default "30s"; from "10ms" to "24d". */
     readonly body?: Duration;
+    /** From the beginning of an attempt to the last byte of its answer, redirects included. Default "2m"; from "10ms" to "24d". */
     readonly total?: Duration;
   };
+  /** Which requests share limits, order, circuit and pauses. Default: the host of the URL. */
   readonly key?: (input: In) => string;
   readonly limit?: {
+    /** How many requests of a key are in flight at once, over all workers. Default: any number; from 1 to 100000. */
     readonly inFlight?: number;
+    /** How many requests of a key start per second, minute or hour, over all workers. Default: any number. */
     readonly rate?: `${number}/${"s" | "m" | "h"}`;
+    /** How many may start at once after a pause. Default 1; from 1 to 100000. */
     readonly burst?: number;
   };
+  /** "strict": the requests of a key are sent one after the other, as they were enqueued, each after the end of the one before. Default "none". */
   readonly order?: "none" | "strict";
+  /** Whether keys take turns, so that a key with few requests does not wait behind one with many. Default false. */
   readonly fair?: boolean;
   readonly breaker?: {
+    /** After so many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
     readonly failures?: number;
+    /** How long a circuit stays open at first; twice as long each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
     readonly pause?: Duration;
   };
   readonly disable?: {
+    /** Answers after which nothing is sent to the key until it is resumed. Default: [410]. */
     readonly statuses?: readonly number[];
+    /** After so many failures of one request nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
     readonly failures?: number;
+    /** After a request has failed for so long nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
     readonly after?: Duration;
   };
+  /** The header `idempotency-key`, the same at each sending of a request. Default: "bare" for POST and PATCH, "off" for the others. */
   readonly idempotency?: "bare" | "quoted" | "off" | { readonly header: string };
   readonly redirects?: {
+    /** How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer. Default 0; from 0 to 20. */
     readonly max?: number;
+    /** Whether only redirects to the same origin are followed. Default true. */
     readonly sameOrigin?: boolean;
   };
+  /** Which addresses may be reached. Every address of a name and every literal is checked, and that of the connection again before anything is sent. Default: "public". */
   readonly addresses?: AddressRule;
+  /** The schemes that URLs may have. Default: ["https:"]; with other `addresses` than "public" also "http:". */
   readonly protocols?: readonly ("http:" | "https:")[];
+  /** Offers HTTP/2. For thousands of requests to one API: 100 share a connection. Default false. */
   readonly http2?: boolean;
+  /** Sends through a proxy, which resolves names: with `addresses: "public"` it must say that it filters. Default: none; the environment is not read. */
   readonly proxy?: string | { readonly url: string; readonly filters: true };
+  /** Own authorities in addition to those of Node, and a client certificate. Certificates are always verified. Default: the authorities of Node. */
   readonly tls?: { readonly ca?: string | readonly string[]; readonly cert?: Secret; readonly key?: Secret };
+  /** The address of this machine from which connections are made. Default ""; an IP address. */
   readonly localAddress?: string;
+  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
   readonly retry?: RequestRetryOptions;
 }

@@ -11,6 +11,8 @@ import type { ConnectionSettings } from "./contract.ts";
 import type { Address, Resolver } from "./resolver.ts";
 import type { Secrets } from "./secrets.ts";
 
+export type { Dispatcher } from "undici";
+
 /** An idle connection is closed after this long; servers that close theirs sooner say so. */
 const KEEP_ALIVE_MS = 4_000;
 const MAX_HEADERS = 16 << 10;

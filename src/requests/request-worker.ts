@@ -19,6 +19,7 @@ import type { BlobBody, ResponseBlobs } from "./body.ts";
 import { Breakers } from "./breakers.ts";
 import { Connections } from "./connections.ts";
 import type { AnyRequest, RequestFault, RequestResult, UnknownDecision } from "./contract.ts";
+import { assertDescriptors } from "./descriptors.ts";
 import { type Came, decide, MAX_RETRY_AFTER_MS, retryAfterMs } from "./outcome.ts";
 import { Pacer } from "./pacer.ts";
 import { nextHop, type Hop } from "./redirects.ts";
@@ -96,6 +97,11 @@ export class RequestWorker {
       keysOf: contract.keysOf,
       delayMs: contract.backoff,
     };
+  }
+
+  /** Throws if so many in flight are more than this process may have. */
+  assertFits(inFlight: number): void {
+    assertDescriptors(inFlight);
   }
 
   /** What is done when a callback has succeeded: its blob is deleted. Null: nothing. */

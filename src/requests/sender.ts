@@ -1,9 +1,9 @@
 // One sending: what goes to the socket, and what comes back, as facts. It knows exactly whether the request was sent, because undici calls `onRequestStart` when
 // it hands a request to a socket and not before. It decides nothing about what follows. undici has no total timeout, and its body timeout begins again
 // with each chunk, so the total is ours: one timer for all that are under way.
-import type { Dispatcher } from "undici";
 import { OutliveError } from "../job/errors.ts";
 import { BlobUpload, type BlobBody, codingOf, decoded, type ResponseBlobs, TooLarge, Undecodable } from "./body.ts";
+import type { Dispatcher } from "./connections.ts";
 import type { Timeouts } from "./contract.ts";
 import type { Rendered } from "./rendered.ts";
 

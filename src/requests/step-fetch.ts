@@ -1,12 +1,11 @@
 // `fetch` inside a handler, as a step: the answer is kept, so a later attempt gets it without a second call. For SDKs that take a `fetch` (`new OpenAI({ fetch })`): their calls
 // become crash-safe. The call holds its slot; the body is buffered, because it is stored.
-import type { Dispatcher } from "undici";
 import { ErrorCode, OutliveError, TerminalError } from "../job/errors.ts";
 import { type IfUnknown, knownMark, sentMark, unknownSending } from "../job/requests.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { RequestAttempt, Run } from "../worker/run.ts";
 import type { AddressRule } from "./addresses.ts";
-import { Connections } from "./connections.ts";
+import { Connections, type Dispatcher } from "./connections.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets } from "./secrets.ts";
 import { type Answer, type NoAnswer, Sender } from "./sender.ts";

@@ -158,6 +158,7 @@ const resent: Metric = {
       first.push(Math.min(...arrivals));
       all.push(percentile(arrivals, 99));
       [sending, neighbour] = [neighbour, await start()];
+      await neighbour.ask("go", {});
     }
     await Promise.all([sending.kill(), neighbour.kill(), server.kill()]);
     const last = Math.max(...all);
