@@ -12,6 +12,7 @@ import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
 import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { requestsCommand } from "./commands/requests.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -185,6 +186,7 @@ export const COMMANDS: readonly Register[] = [
   limitCommand,
   limitsCommand,
   batchesCommand,
+  requestsCommand,
   submitCommand,
   workersCommand,
   recoverCommand,

@@ -83,6 +83,13 @@ export class RequestWorker {
         `Attach ${contract.name}.onUnknown(...) in the module that workers import, or use "resend" or "fail".`,
         { kind: contract.name },
       );
+    if (contract.request.disable !== null && this.#deps.store.operate.pauseKey === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The request ${contract.name} disables endpoints, and a ${this.#deps.store.name} store can't pause single keys.`,
+        "Remove `disable`, or use a store that can.",
+        { kind: contract.name },
+      );
     if (blobMax !== null && this.#deps.blobs === null)
       throw new OutliveError(
         ErrorCode.optionInvalid,
