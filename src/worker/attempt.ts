@@ -6,6 +6,7 @@ import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
+import { mayBeScheduled } from "../job/schedules.ts";
 import type { Duration } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { AttemptWrite, Stale } from "../stores/port.ts";
@@ -22,6 +23,7 @@ import {
   type RequestAttempt,
   type RunEnqueue,
   type RunEnqueueMany,
+  type Scheduled,
   type SignalOptions,
   type SleepOptions,
   type StepResult,
@@ -61,6 +63,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
   onAbort: ((why: InterruptionReason) => void) | null = null;
+  scheduled: Scheduled | undefined;
   /** Commits of single rows that are under way. */
   #rowCommits: Set<CommitControl> | undefined;
   readonly #context: WorkerContext;
@@ -133,7 +136,23 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
   // ---- from the stored input to the end
 
+  /** A job that may be of a schedule first reads what it was planned for; all others start at once. */
   start(): void {
+    const { schedules } = this.#context.store;
+    if (schedules === undefined || !mayBeScheduled(this.id)) return this.#begin();
+    schedules.occurrences([this.id]).then(
+      ([planned]) => {
+        if (planned) {
+          const { schedule, at, caughtUp } = planned;
+          this.scheduled = { schedule, at: new Date(at).toISOString(), caughtUp };
+        }
+        if (!this.ended) this.#begin();
+      },
+      (thrown: unknown) => this.#threw(notPlanned(this.id, thrown)),
+    );
+  }
+
+  #begin(): void {
     // Only an input that can't be right is the end of the job. A schema that fails in another way may work next time.
     const refuse = (thrown: unknown): void => {
       const hopeless =
@@ -157,7 +176,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     try {
       returned = this.kind.handler(input as never, this);
       if (isThenable(returned)) {
-        // Inside: the `then` of what is no promise may throw.
+        // Inside: the `then` of what is not a promise may throw.
         return void returned.then(
           (value) => this.#returned(value),
           (thrown: unknown) => this.#threw(thrown),
@@ -543,4 +562,15 @@ function withRows(change: transitions.Change, pending: RowEnds | null): transiti
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+}
+
+/** The store failed before the handler was called: the attempt costs nothing. */
+function notPlanned(jobId: string, cause: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `It could not be read what job ${jobId} was planned for.`,
+    "The job runs again at no cost.",
+    { jobId, costsAttempt: false },
+    { cause },
+  );
 }

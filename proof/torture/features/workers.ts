@@ -53,7 +53,7 @@ export class Workers {
     return victim !== undefined;
   }
 
-  /** Nobody takes their places. Resolves when no process is left. */
+  /** They are not replaced. Resolves when no process is left. */
   async killAll(): Promise<void> {
     this.#hasEnded = true;
     const exits = this.#exits();
