@@ -6,6 +6,9 @@ import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
 import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
+import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { AnyRequest } from "../requests/contract.ts";
+import type { SecretSource } from "../requests/secrets.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -45,6 +48,12 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Kinds of requests. Omitted: none. */
+  readonly requests?: ReadonlyMap<string, AnyRequest>;
+  /** Values of secrets. Omitted: there are none. */
+  readonly secrets?: SecretSource;
+  /** In place of the network, for tests. Omitted: the network. */
+  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Where output files go. Omitted or null: nowhere. */
@@ -62,6 +71,7 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
+  #requestWorker: RequestWorker | undefined;
   #limits: KeyLimits | undefined;
   readonly #folders = new Set<WatchedFolder>();
   #firing: ScheduleFiring | undefined;
@@ -119,9 +129,10 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const ofBatches = this.#batchWorkerKinds();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
-    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
+    const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
+    const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
+    this.#requestWorker?.assertFits(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
     let abortedMono = signal?.aborted ? clock.mono() : null;
@@ -157,6 +168,51 @@ export class Engine extends Client {
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     await this.#fireSchedules(host);
     return host;
+  }
+
+  /** What this process runs for each kind of batch and of request, by its name. */
+  async #kindsOfParts(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds())]);
+  }
+
+  /** A program without requests loads nothing for them. */
+  async #requestKinds(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    const {
+      requests = new Map<string, AnyRequest>(),
+      backend,
+      clock,
+      random,
+      bus,
+      settings,
+      secrets = {},
+    } = this.#wiring;
+    if (requests.size === 0) return new Map();
+    const { RequestWorker: Sending } = await import("../requests/request-worker.ts");
+    const worker = (this.#requestWorker ??= new Sending({
+      ...this.#wiring.wire,
+      store: backend.store,
+      clock,
+      random,
+      events: bus,
+      secrets,
+      blobs: this.#wiring.blobs ?? null,
+      settingsOf: (contract) => settingsWithDefaults(contract as never, settings),
+    }));
+    return new Map(
+      [...requests].map(([name, contract]) => {
+        const callbacks = Object.values(contract.callbacks).filter(({ handler }) => handler !== null);
+        const runnable =
+          callbacks.length === 0
+            ? []
+            : [...runnableKinds(new Map(callbacks.map((one) => [one.name, one])), undefined, settings)];
+        const settled = worker.settledOf(contract);
+        const cleaned = runnable.map(
+          ([kind, one]) =>
+            [kind, kind === contract.callbacks.response.name && settled ? { ...one, settled } : one] as const,
+        );
+        return [name, new Map([[name, worker.kind(contract)], ...cleaned])];
+      }),
+    );
   }
 
   /** A worker whose schedules are refused does not start. */
@@ -250,7 +306,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, await this.#kindsOfParts()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
@@ -327,6 +383,7 @@ export class Engine extends Client {
     await this.#host?.stop({ grace }).catch(() => {});
     await Promise.all([...this.#folders].map((watched) => watched.stop()));
     await this.#batchWorker?.close();
+    await this.#requestWorker?.close();
     await super.close();
   }
 
