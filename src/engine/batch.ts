@@ -2,6 +2,7 @@
 // settings.ts.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
+import { isCollection } from "../collections/contract.ts";
 import { doneKind, ingestKind, roundKind, type Tolerance } from "../job/batches.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -93,9 +94,9 @@ function defined(options: Readonly<Record<string, unknown>>): Readonly<Record<st
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
 
-/** The contracts that `jobs` come to: a batch stands for the kinds of its jobs. */
+/** The contracts that `jobs` come to: a batch or a collection stands for the kinds of its jobs. */
 export function kindsOf(jobs: readonly object[]): readonly object[] {
-  return jobs.flatMap((one) => (isBatch(one) ? Object.values(one.kinds) : [one]));
+  return jobs.flatMap((one) => (isBatch(one) || isCollection(one) ? Object.values<object>(one.kinds) : [one]));
 }
 
 export function batchesOf(jobs: readonly object[]): ReadonlyMap<string, AnyBatch> {

@@ -3,17 +3,21 @@ import { BatchWorker } from "../batches/batch-worker.ts";
 import type { BatchInfo } from "../batches/batch-client.ts";
 import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import { CollectionWorker } from "../collections/collection-worker.ts";
+import type { AnyCollection } from "../collections/contract.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import type { JobState } from "../job/job.ts";
+import type { JobState, KindSettings } from "../job/job.ts";
 import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
+import type { Broker } from "../stores/broker.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import { Client } from "./client.ts";
@@ -42,7 +46,11 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
-  /** Where output files go. Omitted or null: nowhere. */
+  /** Kinds of collections. Omitted: none. */
+  readonly collections?: ReadonlyMap<string, AnyCollection>;
+  /** Omitted or null: none. */
+  readonly broker?: Broker | null;
+  /** Where output files and parts go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
   readonly random: Random;
@@ -65,6 +73,8 @@ export class Engine extends Client {
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
+      ...(wiring.collections && { collections: wiring.collections }),
+      blobs: wiring.blobs ?? null,
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
     });
@@ -111,8 +121,7 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const ofBatches = this.#batchWorkerKinds();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, this.#partKinds());
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     const host = await WorkerHost.start(
@@ -145,6 +154,20 @@ export class Engine extends Client {
     return host;
   }
 
+  /** What this process runs for each kind of batch or collection, by its name. */
+  #partKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    return new Map([...this.#batchWorkerKinds(), ...this.#collectionWorkerKinds()]);
+  }
+
+  #collectionWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const { backend, bus, settings, blobs = null, broker = null } = this.#wiring;
+    const { collections } = backend.store;
+    if (this.collectionKinds.size === 0 || collections === undefined) return new Map();
+    const settingsOf = (contract: AnyContract): KindSettings => settingsWithDefaults(contract, settings);
+    const worker = new CollectionWorker({ collections, events: bus, blobs, broker, settingsOf });
+    return new Map([...this.collectionKinds].map(([name, contract]) => [name, worker.kinds(contract)]));
+  }
+
   /** What this process runs for each kind of batch, by the name of the batch. */
   #batchWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
     const { backend, clock, bus, settings, blobs = null } = this.#wiring;
@@ -163,6 +186,15 @@ export class Engine extends Client {
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }
 
+  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
+  async reportCollections(): Promise<void> {
+    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
+    const unfinished: Partial<Record<CollectionState, number>> = {};
+    for (const { state, count } of await this.collectionCounts())
+      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
+    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
+  }
+
   /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -173,7 +205,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#partKinds()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>

@@ -55,6 +55,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "attempt.ended":
     case "store.called":
     case "job.log":
+    case "part.accepted":
       return null;
     case "batch.ended": {
       const { total, succeeded } = event.rows;
@@ -63,6 +64,29 @@ function lineOf(event: EngineEvent): Line | null {
         text: `batch ${event.batch} of ${event.kind} is ${event.state}: ${succeeded} of ${total} rows succeeded`,
       };
     }
+    case "collection.started":
+      return { level: "info", text: `collection ${event.collection} of ${event.kind} is open` };
+    case "collection.changed":
+      return {
+        level: event.why === null ? "info" : "warn",
+        text: `collection ${event.collection} of ${event.kind} is ${event.state}${event.why === null ? "" : `: ${event.why}`}`,
+      };
+    case "collections.found": {
+      const states = Object.entries(event.counts).map(([state, count]) => `${count} ${state}`);
+      return { level: "info", text: `collections that have not ended: ${states.join(", ")}` };
+    }
+    case "part.skipped":
+      return {
+        level: event.answer === "duplicate" ? "info" : "warn",
+        text: `part ${event.ordinal} of ${event.series} of collection ${event.collection} was skipped: ${event.answer}`,
+      };
+    case "message.parked":
+      return {
+        level: "warn",
+        text: `a message for ${event.kind}${event.collection === null ? "" : ` ${event.collection}`} is parked as ${event.id}: ${event.reason}`,
+      };
+    case "broker.changed":
+      return { level: event.state === "lost" ? "warn" : "info", text: event.text };
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":

@@ -22,6 +22,7 @@ const SQLITE_STEPS = [
   "fairness 9a239cf0655e512",
   "family cancels 24eec9661c596fa",
   "batches 8e2f6d753399749",
+  "collections 3b3680450e7ac8a",
 ];
 
 const POSTGRES_STEPS = [

@@ -6,6 +6,7 @@ import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { batches, type Piece } from "./batches.ts";
+import { collections } from "./collections.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { wrapError } from "./errors.ts";
@@ -119,6 +120,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
       batches: batches(access, kinds, purging, piece),
+      collections: collections(access, kinds),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {
