@@ -45,6 +45,7 @@ const POSTGRES_STEPS = [
   "family cancels 097273bcbda49c1",
   "batches 97bb81dafecf55e",
   "submit 8cee0e7b979770a",
+  "collections bf0b10c9a50bc54",
 ];
 
 const EDITED =

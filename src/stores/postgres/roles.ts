@@ -2,6 +2,7 @@
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
+import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
@@ -35,10 +36,17 @@ export const WRITTEN = [
   ...KEY_TABLES,
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
+  ...COLLECTION_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
-const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES, ...BATCH_TABLES]);
+const LATER: ReadonlySet<string> = new Set([
+  ...WAITING_TABLES,
+  ...KEY_TABLES,
+  ...FAMILY_TABLES,
+  ...BATCH_TABLES,
+  ...COLLECTION_TABLES,
+]);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -93,6 +101,7 @@ DO $$ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.batches TO ${worker};
   END IF;
+  IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;
