@@ -4,6 +4,7 @@ import type { BatchInfo } from "../batches/batch-client.ts";
 import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { CollectionWorker } from "../collections/collection-worker.ts";
+import { Consuming } from "../collections/consuming.ts";
 import type { AnyCollection } from "../collections/contract.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
@@ -66,6 +67,7 @@ export class Engine extends Client {
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
   #limits: KeyLimits | undefined;
+  #consuming: Consuming | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -148,10 +150,39 @@ export class Engine extends Client {
       identity,
     );
     this.#host = host;
-    void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
+    const consuming = this.#consume(kinds);
+    this.#consuming = consuming;
+    void host.stopped
+      .catch(() => {})
+      .finally(() => {
+        this.#host = undefined;
+        void consuming?.stop();
+      });
     if (signal?.aborted) void host.stop({ grace });
     else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     return host;
+  }
+
+  /** Consumes what the kinds of this worker need. Undefined: there is no broker, or nothing to consume. */
+  #consume(kinds: ReadonlyMap<string, RunnableKind>): Consuming | undefined {
+    const { broker, backend, blobs = null, bus, clock, random } = this.#wiring;
+    const { collections } = backend.store;
+    const own = [...this.collectionKinds.values()].filter(({ name }) => kinds.has(name));
+    if (!broker || collections === undefined || (own.length === 0 && broker.consumes.length === 0)) return undefined;
+    return new Consuming(
+      {
+        broker,
+        collections,
+        blobs,
+        intake: (kind) => this.collectionClient.intake(kind),
+        events: bus,
+        clock,
+        enqueue: (drafts) => backend.store.enqueue(drafts),
+        draft: async (kind, input, id) => this.draft(kind as never, input, { id }),
+        newId: idSource(clock, random),
+      },
+      own,
+    );
   }
 
   /** What this process runs for each kind of batch or collection, by its name. */
@@ -278,8 +309,10 @@ export class Engine extends Client {
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
+    await this.#consuming?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
     await this.#batchWorker?.close();
+    await this.#wiring.broker?.close();
     await super.close();
   }
 

@@ -311,7 +311,7 @@ export const PROGRAM_OPTIONS = {
     default: null,
     takes: "what rabbitmq() of outlive/rabbitmq returned",
     accepts: (value) =>
-      isRecord(value) && typeof value["publish"] === "function" && typeof value["consume"] === "function",
+      isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
     otherwise: "none",
     sentence: "The message broker from which collections get their parts, and to which they publish.",
   },

@@ -70,13 +70,16 @@ export interface Broker {
   prepare(kind: WiredKind, collection: string): Promise<void>;
   /** Deletes the queues of one collection, if it has its own. */
   discard(kind: WiredKind, collection: string): Promise<void>;
-  /** Consumes until the returned function is called, which waits for what is under way. Connects, and connects again, by itself. */
-  consume(
-    kinds: readonly WiredKind[],
-    consumers: readonly Consumer[],
-    news: (news: BrokerNews) => void,
-  ): () => Promise<void>;
+  /** Consumes until it is stopped. Connects, declares what these kinds need, and does both again after a loss, without a limit. */
+  startConsuming(kinds: readonly WiredKind[], news: (news: BrokerNews) => void): Consumption;
   close(): Promise<void>;
+}
+
+export interface Consumption {
+  /** From now on exactly these are consumed. */
+  set(consumers: readonly Consumer[]): void;
+  /** Takes nothing more, waits for what is under way, and acknowledges it. */
+  stop(): Promise<void>;
 }
 
 export interface BrokerNews {
