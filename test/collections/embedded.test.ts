@@ -35,7 +35,7 @@ const blobsIn = (folder: string): string[] =>
     .filter((entry) => entry.isFile() && !entry.parentPath.includes(".incoming"))
     .map((entry) => entry.name);
 
-test("a collection is requested, collects its parts in any order, is complete once, and is notified", async (t) => {
+test("CR-01 CR-06 a collection is requested, collects its parts in any order, is complete once, and is notified", async (t) => {
   const did: string[] = [];
   const scan = collection("scan", { series: ["files", "permissions"] });
   scan.request((input, run) => void did.push(`request ${JSON.stringify(input)} ${run.collection} ${run.wire}`));
@@ -82,7 +82,7 @@ test("a collection is requested, collects its parts in any order, is complete on
   assert.ok(updatedAt >= createdAt);
 });
 
-test("put says accepted, duplicate, conflict, closed and unknown, and stores only what is accepted", async (t) => {
+test("CR-04 put says accepted, duplicate, conflict, closed and unknown, and stores only what is accepted", async (t) => {
   const scan = collection("scan", { series: ["files"] }).done(() => {});
   const { engine, blobs, path } = await place(t, [scan]);
   const skipped: string[] = [];
@@ -172,7 +172,7 @@ test("a collection of no parts is complete when that is announced", async (t) =>
   assert.equal((await engine.collection("b"))?.state, "complete");
 });
 
-test("a collection to which nothing comes is abandoned with what is missing, cleaned up, and others are not touched", async (t) => {
+test("CR-08 a collection to which nothing comes is abandoned with what is missing, cleaned up, and others are not touched", async (t) => {
   const ended: unknown[] = [];
   const slow = collection("slow", { series: ["files", "notes"], abandonAfter: { idle: "300ms" }, keep: "1ms" });
   slow.abandoned(({ id, state, missing, why }) => void ended.push({ id, state, missing, why }));
@@ -201,7 +201,7 @@ test("a collection to which nothing comes is abandoned with what is missing, cle
   assert.equal((await engine.collection("stays"))?.state, "collecting");
 });
 
-test("collections are listed by state, and an open says how many have not ended", async (t) => {
+test("CR-02 collections are listed by state, and an open says how many have not ended", async (t) => {
   const scan = collection("scan", { series: ["files"] }).done(() => {});
   const { engine, path, blobs } = await place(t, [scan]);
   for (const id of ["a", "b", "c"]) await engine.collect(scan, null, { id, expect: { files: 1 } });

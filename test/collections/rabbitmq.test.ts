@@ -95,7 +95,7 @@ function cleaned(t: TestContext, channel: ConfirmChannel, kind: string): void {
   });
 }
 
-test("a producer is asked with the names of the queues, sends header and parts in any order, and the notification comes with a stable id", async (t) => {
+test("CR-07 a producer is asked with the names of the queues, sends header and parts in any order, and the notification comes with a stable id", async (t) => {
   const kind = freshKind();
   const channel = await channelOf(t);
   cleaned(t, channel, kind);
@@ -254,7 +254,7 @@ test("messages of another queue become jobs by their message id, once, and what 
   assert.deepEqual([jobs.length, ran.length], [2, 2]);
 });
 
-test("with queues of their own, collections use the names of the seed, and the queues go when they have ended", async (t) => {
+test("CR-05 CR-09 with queues of their own, collections use the names of the seed, and the queues go when they have ended", async (t) => {
   const kind = freshKind();
   const channel = await channelOf(t);
   t.after(() => channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {}));

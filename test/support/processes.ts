@@ -11,6 +11,7 @@ import { sqlite } from "../../src/sqlite.ts";
 import { standsStill } from "../../src/torture/audit.ts";
 import type { BatchProcess } from "./batch-process.ts";
 import type { CollectionProcess } from "./collection-process.ts";
+import type { CollectorProcess } from "./collector-process.ts";
 import { operatorOf } from "./former-names.ts";
 import { jobs } from "./jobs.ts";
 
@@ -183,6 +184,11 @@ export class Place {
   /** A process that works on collections or fills one (collection-process.ts). Blobs are in the folder `blobs`. */
   collectionProcess(does: CollectionProcess = {}, killAt?: string): Child {
     return this.#program("./collection-process.ts", does, killAt);
+  }
+
+  /** A worker that collects from RabbitMQ (collector-process.ts). */
+  collector(does: CollectorProcess, killAt?: string): Child {
+    return this.#program("./collector-process.ts", does, killAt);
   }
 
   #program(program: string, does: object, killAt: string | undefined): Child {
