@@ -35,6 +35,7 @@ const peerFiles: Readonly<Record<string, string>> = {
   "@aws-sdk/client-s3": "src/blobs/s3.ts",
   "@azure/storage-blob": "src/blobs/azure.ts",
   "csv-parse": "src/files/csv.ts",
+  amqplib: "src/brokers/rabbitmq/connection.ts",
 };
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";

@@ -4,6 +4,7 @@ import { Command, CommanderError } from "commander";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
 import { batchesCommand } from "./commands/batches.ts";
+import { collectionsCommand } from "./commands/collections.ts";
 import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
@@ -185,6 +186,7 @@ export const COMMANDS: readonly Register[] = [
   limitCommand,
   limitsCommand,
   batchesCommand,
+  collectionsCommand,
   submitCommand,
   workersCommand,
   recoverCommand,

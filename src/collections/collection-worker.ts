@@ -65,17 +65,17 @@ export class CollectionWorker {
           const [row] = await this.#deps.collections.get([input.collection]);
           // Cleaned up, or brought back by a restore from before it was opened.
           if (!row) return undefined;
-          return run.call(this, contract, row, attempt);
+          return run(contract, row, attempt);
         },
         delayMs: kind.backoff,
-      } as RunnableKind,
+      },
     ];
     return new Map([
-      runnable("done", kinds.done, this.#done),
-      runnable("request", kinds.request, this.#request),
-      runnable("notify", kinds.notify, this.#notify),
-      runnable("ended", kinds.ended, this.#ended),
-      runnable("clean-up", kinds.cleanUp, this.#cleanUp),
+      runnable("done", kinds.done, (...of) => this.#done(...of)),
+      runnable("request", kinds.request, (...of) => this.#request(...of)),
+      runnable("notify", kinds.notify, (...of) => this.#notify(...of)),
+      runnable("ended", kinds.ended, (...of) => this.#ended(...of)),
+      runnable("clean-up", kinds.cleanUp, (...of) => this.#cleanUp(...of)),
     ]);
   }
 

@@ -9,6 +9,8 @@ import { check, refuse } from "./option-checks.ts";
 import { job, type KindOptions, schemaOf } from "./options.ts";
 import { COLLECTION_OPTIONS } from "./settings.ts";
 
+export { isCollection };
+
 /** A number of bytes, or a text such as "16MB". */
 export type Bytes = number | `${number}${"KB" | "MB" | "GB"}`;
 
@@ -75,7 +77,7 @@ export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>>(
       ended: job(jobKind(name, "ended")),
       cleanUp: job(jobKind(name, "clean-up")),
     } as unknown as AnyCollection["kinds"],
-  ) as never;
+  );
 }
 
 /** The schema itself if its input is JSON by type; a message for the compiler if it is not. */

@@ -35,11 +35,14 @@ class Transaction {
     const jobs = [collection(kind, { series: ["files"] }), job(`${kind}-result`)];
     const engine = await place.engine({ jobs, blobs: join(place.folder, "blobs") });
     t.after(async () => {
-      const last = await channelAt(null, broker).catch(() => null);
-      for (const queue of ["asks", "results"]) await last?.deleteQueue(`${kind}.${queue}`).catch(() => {});
+      const model = await amqplib.connect(broker).catch(() => null);
+      if (!model) return;
+      model.on("error", () => {});
+      const last = await model.createChannel();
+      for (const queue of ["asks", "results"]) await last.deleteQueue(`${kind}.${queue}`).catch(() => {});
       for (const queue of ["part", "header", "parked"])
-        await last?.deleteQueue(`outlive.${kind}.${queue}`).catch(() => {});
-      await (last as unknown as { connection: { close(): void } } | null)?.connection.close();
+        await last.deleteQueue(`outlive.${kind}.${queue}`).catch(() => {});
+      await model.close().catch(() => {});
     });
     return new Transaction(place, kind, broker, channel, engine);
   }

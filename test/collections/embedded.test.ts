@@ -38,7 +38,9 @@ const blobsIn = (folder: string): string[] =>
 test("CR-01 CR-06 a collection is requested, collects its parts in any order, is complete once, and is notified", async (t) => {
   const did: string[] = [];
   const scan = collection("scan", { series: ["files", "permissions"] });
-  scan.request((input, run) => void did.push(`request ${JSON.stringify(input)} ${run.collection} ${run.wire}`));
+  scan.request(
+    (input, run) => void did.push(`request ${JSON.stringify(input)} ${run.collection} ${JSON.stringify(run.wire)}`),
+  );
   scan.done(async (collected) => {
     for await (const part of collected.parts("files")) {
       const chunks: Uint8Array[] = [];

@@ -126,10 +126,15 @@ export function after(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-async function load(): Promise<typeof import("amqplib")> {
+/** What is used of the package. It is CommonJS: some loaders hand out its exports as `default`. */
+interface Amqplib {
+  connect(url: string, options: object): Promise<ChannelModel>;
+}
+
+async function load(): Promise<Amqplib> {
   try {
-    const module = await import("amqplib");
-    return (module as unknown as { default?: typeof import("amqplib") }).default ?? module;
+    const module = (await import("amqplib")) as Amqplib & { readonly default?: Amqplib };
+    return module.default ?? module;
   } catch (thrown) {
     throw new OutliveError(
       ErrorCode.driverMissing,

@@ -247,7 +247,7 @@ function answer(channel: Channel, message: ConsumeMessage, verdict: "ack" | "req
 }
 
 function timesDelivered({ fields, properties }: ConsumeMessage): number {
-  const counted = Number((properties.headers as Record<string, unknown> | undefined)?.["x-delivery-count"]);
+  const counted = Number(properties.headers?.["x-delivery-count"]);
   return Number.isInteger(counted) && counted > 0 ? counted : fields.redelivered ? 1 : 0;
 }
 
