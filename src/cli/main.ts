@@ -4,6 +4,7 @@ import { Command, CommanderError } from "commander";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
 import { batchesCommand } from "./commands/batches.ts";
+import { collectionsCommand } from "./commands/collections.ts";
 import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
@@ -32,7 +33,19 @@ const GROUPS: Readonly<Record<string, readonly string[]>> = {
   "Start and run:": ["init", "work", "demo"],
   "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "metrics"],
   "Change:": ["enqueue", "signal", "retry", "cancel", "quarantine", "pause", "resume", "limit", "limits", "recover"],
-  "Batches, requests and schedules:": ["submit", "batches", "batch", "abort", "requests", "schedules"],
+  "Batches, requests, collections and schedules:": [
+    "submit",
+    "batches",
+    "batch",
+    "abort",
+    "requests",
+    "collections",
+    "collection",
+    "put",
+    "abandon",
+    "parked",
+    "schedules",
+  ],
   "The store:": ["check", "backup", "migrate", "torture"],
 };
 
@@ -205,6 +218,7 @@ export const COMMANDS: readonly Register[] = [
   schedulesCommand,
   batchesCommand,
   requestsCommand,
+  collectionsCommand,
   submitCommand,
   workersCommand,
   recoverCommand,

@@ -97,6 +97,7 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     ...attempts(on, counter, histogram),
     ...deaths(on, counter, histogram),
     ...batchEnds(on, counter),
+    ...collectionEvents(on, counter),
     ...troubles(on, counter),
   ];
   for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
@@ -160,6 +161,22 @@ function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => 
     on("recovery.failed", () => failed.inc()),
     on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
     on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+  ];
+}
+
+function collectionEvents(on: On, counter: MakeCounter): (() => void)[] {
+  const changed = counter("outlive_collections_changed_total", "New states of collections", "kind", "state");
+  const parts = counter("outlive_parts_total", "Parts of collections, by what became of them", "kind", "answer");
+  const stored = counter("outlive_part_bytes_total", "Bytes of parts that were accepted", "kind");
+  const parked = counter("outlive_messages_parked_total", "Messages that were put aside", "kind");
+  return [
+    on("collection.changed", ({ kind, state }) => changed.inc({ kind, state })),
+    on("part.accepted", ({ kind, bytes }) => {
+      parts.inc({ kind, answer: "accepted" });
+      stored.inc({ kind }, bytes);
+    }),
+    on("part.skipped", ({ kind, answer }) => parts.inc({ kind, answer })),
+    on("message.parked", ({ kind }) => parked.inc({ kind })),
   ];
 }
 
