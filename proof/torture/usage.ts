@@ -15,8 +15,9 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
 
---batches: batches of 0, 1, 8 and 1,000 rows, while workers, submitters, all of them and a PostgreSQL server are killed
+--batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and a PostgreSQL server are killed
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
+  --total N                 go on until N batches were submitted, of at most 8 rows each
 
 --collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers and the broker are killed
   --store sqlite|postgres, --kills N, --seed N, --keep
