@@ -198,7 +198,7 @@ end
 return {last, ids}
 `;
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 export const FINISH_BATCH = /* lua */ `
 ${SHOW_BATCH}
 ${END}
