@@ -124,15 +124,16 @@ export class Submission {
   #append(): void {
     const cut = this.#cutter.take();
     const { id } = this.#batch;
-    const asked = cut.reduce((sum, { rows, rejected }) => sum + rows + rejected.length, 0);
+    const asked = rowsOf(cut);
     this.#appending = this.#appending.then(async () => {
+      const addedBefore = this.added;
       const answer = await this.#place(cut);
       if (answer.is !== "appended") {
         this.refused = answer.is === "missing" ? "missing" : answer.state;
         throw notOpen(id, this.refused);
       }
       this.added += answer.rows;
-      this.#repeated += asked - answer.rows;
+      this.#repeated += asked - (this.added - addedBefore);
       this.#onProgress?.(this.added + this.#repeated + this.#cutter.skipped);
     });
     // Heard by the next append and by the end of `all`.
@@ -140,18 +141,24 @@ export class Submission {
   }
 
   /** Blocks of a source that starts again keep their numbers. Others come after those of other submitters, which may be quicker. */
-  async #place(cut: readonly BlockDraft[]): Promise<Exclude<AppendAnswer, { readonly is: "moved" }>> {
+  async #place(all: readonly BlockDraft[]): Promise<Exclude<AppendAnswer, { readonly is: "moved" }>> {
     const { id, round, rows } = this.#batch;
-    for (;;) {
+    for (let cut = all; ;) {
       const blocks = cut.map((block) => moveBlock(block, this.#moved));
       const answer = await this.#batches.append(id, round, blocks, !this.#resumes);
       if (answer.is !== "moved") return answer;
+      this.added += rowsOf(cut.slice(0, answer.added));
+      cut = cut.slice(answer.added);
       this.#moved = {
         blocks: answer.blocks - cut[0]!.number,
         lines: this.#hasLines ? 0 : answer.rows - rows - this.added,
       };
     }
   }
+}
+
+function rowsOf(blocks: readonly BlockDraft[]): number {
+  return blocks.reduce((sum, { rows, rejected }) => sum + rows + rejected.length, 0);
 }
 
 export function notOpen(batch: string, state: string): OutliveError {

@@ -14,6 +14,7 @@ import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operat
 import { incidentsCommand } from "./commands/incidents.ts";
 import { recoverCommand, recoveryCommand } from "./commands/recover.ts";
 import { schedulesCommand } from "./commands/schedules.ts";
+import { requestsCommand } from "./commands/requests.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -31,7 +32,7 @@ const GROUPS: Readonly<Record<string, readonly string[]>> = {
   "Start and run:": ["init", "work", "demo"],
   "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "metrics"],
   "Change:": ["enqueue", "signal", "retry", "cancel", "quarantine", "pause", "resume", "limit", "limits", "recover"],
-  "Batches:": ["submit", "batches", "batch", "abort"],
+  "Batches, requests and schedules:": ["submit", "batches", "batch", "abort", "requests", "schedules"],
   "The store:": ["check", "backup", "migrate", "torture"],
 };
 
@@ -203,6 +204,7 @@ export const COMMANDS: readonly Register[] = [
   limitsCommand,
   schedulesCommand,
   batchesCommand,
+  requestsCommand,
   submitCommand,
   workersCommand,
   recoverCommand,

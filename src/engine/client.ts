@@ -277,9 +277,18 @@ export class Client {
     source: string | { readonly blob: string },
     options: IngestOptions<NoInfer<Context>> = {},
   ): Promise<{ readonly job: JobId<Ingested> }> {
+    return { job: await this.ingestAs(this.#newId(), batch as unknown as AnyBatch, source, options) };
+  }
+
+  /** As `ingest`, by a job of this id. */
+  protected async ingestAs(
+    id: string,
+    batch: AnyBatch,
+    source: string | { readonly blob: string },
+    options: IngestOptions<unknown>,
+  ): Promise<JobId<Ingested>> {
     this.#batchesFor(batch);
     const { context = null, key, priority = 0, hold = false, format = "csv" } = options;
-    const id = this.#newId();
     const file = typeof source === "string" ? source : source.blob;
     if (key !== undefined) assertKey(key, `The key of a ${batch.name} batch`);
     if (typeof file !== "string" || file === "" || !["csv", "ndjson"].includes(format))
@@ -291,9 +300,8 @@ export class Client {
       );
     const from = typeof source === "string" ? "path" : "blob";
     const input: IngestedFile = { file, from, format, key: key ?? id, context: context as Json, priority, hold };
-    const contract = (batch as unknown as AnyBatch).kinds.ingest;
-    const { id: job } = await this.enqueue(contract as never, input as never, { id, priority });
-    return { job: job as string };
+    const { id: job } = await this.enqueue(batch.kinds.ingest as never, input as never, { id, priority });
+    return job as string;
   }
 
   /** Opens a batch to which rows are appended until it is sealed. With a `key` it returns the open one that has it. */
@@ -398,6 +406,15 @@ const UNHEARD: Emitter = { emit: () => {}, has: () => false };
 export interface IngestOptions<Context = Json> extends Omit<SubmitOptions<Context>, "onProgress"> {
   /** Default "csv". */
   readonly format?: "csv" | "ndjson";
+}
+
+/** The options of `watchFolder`. */
+export interface WatchFolderOptions<Context = Json> extends Pick<
+  IngestOptions<Context>,
+  "context" | "priority" | "format"
+> {
+  /** How often the folder is read. A file is taken when it has not changed from one time to the next. Default "1s"; from "10ms" to "24d". */
+  readonly every?: Duration;
 }
 
 export interface BatchListOptions {

@@ -1,15 +1,19 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
 import { BatchWorker } from "../batches/batch-worker.ts";
 import type { BatchInfo } from "../batches/batch-client.ts";
-import type { AnyBatch } from "../batches/contract.ts";
+import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
+import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { AnyRequest } from "../requests/contract.ts";
+import type { SecretSource } from "../requests/secrets.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import type { JobState } from "../job/job.ts";
+import { isTerminal, type JobState } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
@@ -18,10 +22,10 @@ import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
-import { Client } from "./client.ts";
+import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
-import { closest } from "./option-checks.ts";
+import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
@@ -44,6 +48,12 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Kinds of requests. Omitted: none. */
+  readonly requests?: ReadonlyMap<string, AnyRequest>;
+  /** Values of secrets. Omitted: there are none. */
+  readonly secrets?: SecretSource;
+  /** In place of the network, for tests. Omitted: the network. */
+  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Where output files go. Omitted or null: nowhere. */
@@ -61,7 +71,9 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
+  #requestWorker: RequestWorker | undefined;
   #limits: KeyLimits | undefined;
+  readonly #folders = new Set<WatchedFolder>();
   #firing: ScheduleFiring | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
@@ -117,9 +129,10 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const ofBatches = this.#batchWorkerKinds();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
-    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
+    const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
+    const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
+    this.#requestWorker?.assertFits(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
     let abortedMono = signal?.aborted ? clock.mono() : null;
@@ -155,6 +168,51 @@ export class Engine extends Client {
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     await this.#fireSchedules(host);
     return host;
+  }
+
+  /** What this process runs for each kind of batch and of request, by its name. */
+  async #kindsOfParts(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds())]);
+  }
+
+  /** A program without requests loads nothing for them. */
+  async #requestKinds(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    const {
+      requests = new Map<string, AnyRequest>(),
+      backend,
+      clock,
+      random,
+      bus,
+      settings,
+      secrets = {},
+    } = this.#wiring;
+    if (requests.size === 0) return new Map();
+    const { RequestWorker: Sending } = await import("../requests/request-worker.ts");
+    const worker = (this.#requestWorker ??= new Sending({
+      ...this.#wiring.wire,
+      store: backend.store,
+      clock,
+      random,
+      events: bus,
+      secrets,
+      blobs: this.#wiring.blobs ?? null,
+      settingsOf: (contract) => settingsWithDefaults(contract as never, settings),
+    }));
+    return new Map(
+      [...requests].map(([name, contract]) => {
+        const callbacks = Object.values(contract.callbacks).filter(({ handler }) => handler !== null);
+        const runnable =
+          callbacks.length === 0
+            ? []
+            : [...runnableKinds(new Map(callbacks.map((one) => [one.name, one])), undefined, settings)];
+        const settled = worker.settledOf(contract);
+        const cleaned = runnable.map(
+          ([kind, one]) =>
+            [kind, kind === contract.callbacks.response.name && settled ? { ...one, settled } : one] as const,
+        );
+        return [name, new Map([[name, worker.kind(contract)], ...cleaned])];
+      }),
+    );
   }
 
   /** A worker whose schedules are refused does not start. */
@@ -200,6 +258,44 @@ export class Engine extends Client {
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }
 
+  /**
+   * Has workers read each file that comes into a folder into a batch of its own, once, and moves it to `done` or `failed` in that folder. Runs until it is stopped
+   * or the engine closes; several processes may watch the same folder. Every worker must be able to read it under this path.
+   */
+  async watchFolder<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    folder: string,
+    options: WatchFolderOptions<NoInfer<Context>> = {},
+  ): Promise<{ stop(): Promise<void> }> {
+    const { clock, bus: events } = this.#wiring;
+    const { every = "1s", ...ofFile } = options;
+    const contract = batch as unknown as AnyBatch;
+    if (this.batchKinds.get(contract?.name) !== contract) throw unknownKind(contract?.name, this.batchKinds);
+    const take = async (path: string, name: string): Promise<FileState> => {
+      // Held until all rows are in: of a file that is broken in the middle none has run, and the corrected one runs them all.
+      const job = await this.ingestAs(`${contract.name}:file:${name}`, contract, path, { ...ofFile, hold: true });
+      const state = (await this.get(job))?.state ?? "queued";
+      if (state === "succeeded") return "done";
+      if (!isTerminal(state)) return "waiting";
+      for (const { id, key } of await this.batches({ kind: contract.name, state: "open", limit: 1_000 }))
+        if (key === job) await this.abortBatch(id);
+      return "failed";
+    };
+    const everyMs = durationMs(every, "The option every of watchFolder");
+    refuse(everyMs < 10, "every of watchFolder", `is ${JSON.stringify(every)}`, 'Use "10ms" or longer.');
+    const watched = await new WatchedFolder(folder, everyMs, { clock, events, take }).start();
+    this.#folders.add(watched);
+    return {
+      stop: async () => {
+        this.#folders.delete(watched);
+        await watched.stop();
+      },
+    };
+  }
+
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -210,7 +306,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, await this.#kindsOfParts()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
@@ -285,7 +381,9 @@ export class Engine extends Client {
     await this.#starting?.catch(() => {});
     await this.#firing?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
+    await Promise.all([...this.#folders].map((watched) => watched.stop()));
     await this.#batchWorker?.close();
+    await this.#requestWorker?.close();
     await super.close();
   }
 

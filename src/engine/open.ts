@@ -13,6 +13,7 @@ import { batchesOf, schedulesOf } from "./batch.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
+import { requestsOf } from "./request.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /**
@@ -74,6 +75,9 @@ async function make(
     settings,
     contracts,
     batches: batchesOf(jobs),
+    requests: requestsOf(jobs),
+    secrets: options.secrets ?? {},
+    ...(options.network && { wire: { wire: options.network } }),
     schedules: schedulesOf(jobs),
     blobs,
     ...deps,

@@ -108,6 +108,12 @@ export const ErrorCode = {
   fileMalformed: "FILE_MALFORMED",
   /** A record of a file of rows is longer than the limit. */
   fileRecordTooLong: "FILE_RECORD_TOO_LONG",
+  /** A request can't be sent as it is: its URL, a header, its body or the address behind its host is not allowed. */
+  requestRefused: "REQUEST_REFUSED",
+  /** A call was sent, its outcome is unknown, and it must not be sent again. */
+  requestUnknown: "REQUEST_UNKNOWN",
+  /** A secret that a request refers to has no value in this program. */
+  secretMissing: "SECRET_MISSING",
   /** The engine or client was closed. */
   closed: "CLOSED",
 } as const;

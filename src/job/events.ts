@@ -139,8 +139,24 @@ export interface Events {
     readonly attemptEnded: boolean;
     readonly error: StoredError;
   };
+  /** The circuit of a key of requests opened: no process sends to it for so long. */
+  "request.circuit": { readonly kind: string; readonly key: string; readonly pauseMs: number };
+  /** Nothing is sent to this key of requests until it is resumed. */
+  "request.disabled": { readonly kind: string; readonly key: string; readonly reason: string };
+  /** One sending of a request has ended. Emitted only to listeners that ask for it by name. `status`: null if no answer came. */
+  "request.ended": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly host: string;
+    readonly status: number | null;
+    readonly fault: string | null;
+    readonly durationMs: number;
+  };
   /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** A watched folder, or a file in it, could not be read or moved; it is tried again. */
+  "folder.failed": { readonly folder: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
@@ -199,7 +215,11 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "job.released": false,
   "job.log": false,
   "call.failed": false,
+  "request.circuit": false,
+  "request.disabled": false,
+  "request.ended": true,
   "store.failed": false,
+  "folder.failed": false,
   "store.called": true,
   "open.waits": false,
   "integrity.checked": false,

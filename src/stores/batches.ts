@@ -13,7 +13,7 @@ export interface Batches {
   /**
    * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
    * failed at once. Resolves when durable. `asNext`: the blocks are new ones that come right after those that are there; if another submitter was
-   * quicker, nothing is added and the answer says where the next block begins.
+   * quicker, they are not added and the answer says where the next block begins.
    */
   append(batch: string, round: number, blocks: readonly BlockDraft[], asNext?: boolean): Promise<AppendAnswer>;
 
@@ -68,10 +68,13 @@ export interface OpenedBatch {
   readonly batch: BatchRow;
 }
 
-/** `appended`: the blocks and rows that this call added. `moved`: those that are there, and not as the caller thought. */
+/**
+ * `appended`: the blocks and rows that this call added. `moved`: the blocks and rows that are there, which are not those that the caller thought;
+ * `added` blocks of the call, the first ones, are among them.
+ */
 export type AppendAnswer =
   | { readonly is: "appended"; readonly blocks: number; readonly rows: number }
-  | { readonly is: "moved"; readonly blocks: number; readonly rows: number }
+  | { readonly is: "moved"; readonly blocks: number; readonly rows: number; readonly added: number }
   | { readonly is: "closed"; readonly state: BatchState }
   | { readonly is: "missing" };
 

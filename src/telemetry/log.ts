@@ -62,7 +62,18 @@ function lineOf(event: EngineEvent): Line | null {
     case "attempt.ended":
     case "store.called":
     case "job.log":
+    case "request.ended":
       return null;
+    case "request.circuit":
+      return {
+        level: "warn",
+        text: `the circuit of ${event.key} (${event.kind}) is open: nothing is sent to it for ${event.pauseMs} ms`,
+      };
+    case "request.disabled":
+      return {
+        level: "warn",
+        text: `${event.key} (${event.kind}) is disabled: ${event.reason}; resume it with engine.limits.resume`,
+      };
     case "batch.ended": {
       const { total, succeeded } = event.rows;
       return {
@@ -182,6 +193,11 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
+      };
+    case "folder.failed":
+      return {
+        level: "warn",
+        text: `the folder ${event.folder} could not be watched: ${event.error.message}; again in ${Math.round(event.retryInMs)} ms`,
       };
     case "open.waits":
     case "integrity.checked":

@@ -418,7 +418,7 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
     if (!known.has(id) && worker.lastSeenAliveAt !== null)
       detect.observe(Math.max(0, detectedAt - worker.lastSeenAliveAt) / 1_000);
     known.add(id);
-    const goingOn = recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "requeue");
+    const goingOn = recoveredJobs.filter(({ decision }) => GOES_ON.includes(decision));
     if (!giveUp && (worker.recoveredAt === null || goingOn.some(({ resumedAt }) => resumedAt === null))) return;
     for (const { resumedAt } of goingOn)
       if (resumedAt !== null) resume.observe(Math.max(0, resumedAt - detectedAt) / 1_000);
@@ -427,6 +427,9 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   };
   return ["outlive_time_to_detect_seconds", "outlive_time_to_resume_seconds"];
 }
+
+/** Decisions after which the job runs again. */
+const GOES_ON: readonly string[] = ["retry", "requeue", "resend", "unsent", "ask", "unknown"];
 
 async function reading(engine: MeasuredStore): Promise<Reading> {
   const now = Date.now();

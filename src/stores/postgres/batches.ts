@@ -114,7 +114,8 @@ async function append(
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
-  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   // After the lock: what another submitter added before is there.
   const there = await session.rows<{ number: number }>(
     "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",

@@ -4,6 +4,7 @@ import type { Emitter } from "../../job/events.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
+import { batches } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import { inOurWords } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
@@ -66,6 +67,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       losses: losses(connection),
       upkeep: upkeep(connection),
       schedules: schedules(connection),
+      batches: batches(connection),
     },
     { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
   );

@@ -118,7 +118,8 @@ function append(
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
-  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || db.sql(BLOCK_THERE).get(batch.seq, round, number) !== undefined) return false;
