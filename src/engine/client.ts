@@ -5,7 +5,6 @@ import {
   type BatchInfo,
   type FailedBatchRow,
   type OpenBatch,
-  type Submitted,
   type SubmitOptions,
 } from "../batches/batch-client.ts";
 import type { Ingested } from "../batches/batch-worker.ts";
@@ -28,6 +27,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
+import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
@@ -37,7 +37,9 @@ import type { WorkerRow } from "../stores/liveness.ts";
 import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
-import { batchesOf, kindsOf } from "./batch.ts";
+import { ScheduleClient } from "../schedules/schedules.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
@@ -78,6 +80,9 @@ export class Client {
   protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
   #batchClient: BatchClient | undefined;
+  /** The schedules that this program declares. */
+  protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
+  #schedules: ScheduleClient | undefined;
   /** The kinds of collections that this program knows. */
   protected readonly collectionKinds: ReadonlyMap<string, AnyCollection>;
   readonly #blobs: BlobStore | null;
@@ -94,9 +99,11 @@ export class Client {
       collections = NO_COLLECTIONS,
       blobs = null,
       events = UNHEARD,
+      schedules = NO_SCHEDULES,
       newId = idSource(systemClock, systemRandom),
     }: {
       batches?: ReadonlyMap<string, AnyBatch>;
+      schedules?: ReadonlyMap<string, ScheduleDeclaration>;
       collections?: ReadonlyMap<string, AnyCollection>;
       blobs?: BlobStore | null;
       events?: Emitter;
@@ -108,6 +115,7 @@ export class Client {
     this.contracts = contracts;
     this.#release = release;
     this.batchKinds = batches;
+    this.declaredSchedules = schedules;
     this.collectionKinds = collections;
     this.#blobs = blobs;
     this.#events = events;
@@ -244,6 +252,24 @@ export class Client {
     const opening = (id === undefined || incident ? await this.store.upkeep.latestOpening?.() : null) ?? null;
     const report = recoveryReport(incidents, opening, id !== undefined);
     return report && { ...report, text: reportText(report) };
+  }
+
+  /** Schedules: set, list, preview, pause, run, backfill and remove them at run time. Workers fire them. */
+  get schedules(): ScheduleClient {
+    const { schedules, name } = this.store;
+    if (schedules === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The store ${name} has no schedules.`,
+        "Use a store of this version of Outlive.",
+        { store: name },
+      );
+    return (this.#schedules ??= new ScheduleClient({
+      schedules,
+      newId: this.#newId,
+      assertKnown: (contract) => this.assertKnown(contract),
+      declared: this.declaredSchedules,
+    }));
   }
 
   // ---- batches
@@ -500,6 +526,7 @@ export class Client {
 }
 
 const NO_BATCHES: ReadonlyMap<string, AnyBatch> = new Map();
+const NO_SCHEDULES: ReadonlyMap<string, ScheduleDeclaration> = new Map();
 const NO_COLLECTIONS: ReadonlyMap<string, AnyCollection> = new Map();
 /** A client has no listeners. */
 const UNHEARD: Emitter = { emit: () => {}, has: () => false };
@@ -572,6 +599,7 @@ export async function connect(where: string | OutliveConfig, given: ClientOption
     return new Client(store, contracts, release, {
       batches: batchesOf(jobs),
       collections: collectionsOf(jobs),
+      schedules: schedulesOf(jobs),
       blobs,
     });
   } catch (thrown) {
@@ -610,7 +638,7 @@ async function sharedStore({ key, open }: ClientStore): Promise<{
   try {
     return { store: await entry.store, release };
   } catch (thrown) {
-    // Whoever comes next tries again.
+    // The next caller tries again.
     if (shared.get(key) === entry) shared.delete(key);
     throw thrown;
   }

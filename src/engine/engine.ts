@@ -14,13 +14,15 @@ import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState, KindSettings } from "../job/job.ts";
-import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
+import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { Broker } from "../stores/broker.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { ScheduleFiring } from "../schedules/firing.ts";
 import { Client } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
@@ -47,6 +49,8 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Schedules that the program declares. Omitted: none. */
+  readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Kinds of collections. Omitted: none. */
   readonly collections?: ReadonlyMap<string, AnyCollection>;
   /** Omitted or null: none. */
@@ -67,6 +71,7 @@ export class Engine extends Client {
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
   #limits: KeyLimits | undefined;
+  #firing: ScheduleFiring | undefined;
   #consuming: Consuming | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
@@ -75,6 +80,7 @@ export class Engine extends Client {
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
+      ...(wiring.schedules && { schedules: wiring.schedules }),
       ...(wiring.collections && { collections: wiring.collections }),
       blobs: wiring.blobs ?? null,
       events: wiring.bus,
@@ -102,7 +108,7 @@ export class Engine extends Client {
     await handle.stopped;
   }
 
-  /** Starts the worker of this process and answers a handle. */
+  /** Starts the worker of this process and returns a handle. */
   async start(options: WorkOptions = {}): Promise<WorkerHandle> {
     if (this.#host || this.#starting) {
       throw new OutliveError(
@@ -126,6 +132,9 @@ export class Engine extends Client {
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, this.#partKinds());
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
+    // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
+    let abortedMono = signal?.aborted ? clock.mono() : null;
+    signal?.addEventListener("abort", () => (abortedMono ??= clock.mono()), { once: true });
     const host = await WorkerHost.start(
       {
         backend,
@@ -158,9 +167,37 @@ export class Engine extends Client {
         this.#host = undefined;
         void consuming?.stop();
       });
-    if (signal?.aborted) void host.stop({ grace });
-    else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    if (signal?.aborted) {
+      const passedMs = clock.mono() - (abortedMono ?? clock.mono());
+      void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
+    } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    await this.#fireSchedules(host);
     return host;
+  }
+
+  /** A worker whose schedules are refused does not start. */
+  async #fireSchedules(host: WorkerHost): Promise<void> {
+    const { backend, clock, bus: events, settings } = this.#wiring;
+    const { store } = backend;
+    if (store.schedules === undefined) {
+      if (this.declaredSchedules.size > 0) void this.schedules;
+      return;
+    }
+    const { declaredSchedules: declared } = this;
+    const { pollMs } = settings;
+    const firing = new ScheduleFiring(
+      { store, clock, events, declared, worker: () => host.id, pollMs },
+      store.schedules,
+    );
+    this.#firing = firing;
+    void host.stopped.catch(() => {}).finally(() => void firing.stop());
+    try {
+      for (const { contract } of declared.values()) this.assertKnown(contract);
+      await firing.start();
+    } catch (thrown) {
+      await host.stop({ grace: "0s" });
+      throw thrown;
+    }
   }
 
   /** Consumes what the kinds of this worker need. Undefined: there is no broker, or nothing to consume. */
@@ -226,7 +263,7 @@ export class Engine extends Client {
     if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
   }
 
-  /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
+  /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
       throw new OutliveError(
@@ -271,7 +308,7 @@ export class Engine extends Client {
     return (this.#limits ??= new KeyLimits(this.store));
   }
 
-  /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
+  /** No worker claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {
     await this.#setPaused(kind, true);
   }
@@ -309,6 +346,7 @@ export class Engine extends Client {
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
+    await this.#firing?.stop();
     await this.#consuming?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
     await this.#batchWorker?.close();
@@ -365,7 +403,7 @@ function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnsw
     case "of-batch":
       throw new OutliveError(
         ErrorCode.wrongState,
-        `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
+        `Job ${id} can't be retried alone: it is a block of batch ${answer.batch}, and its rows have been counted.`,
         `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
         { jobId: id, batch: answer.batch },
       );

@@ -19,7 +19,7 @@ import {
   type LimitSettings,
   MAX_WEIGHT,
 } from "../job/limits.ts";
-import { type Duration, durationMs } from "../job/time.ts";
+import { type Clock, type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
 import type { RepairMode } from "../stores/store-parts.ts";
@@ -85,6 +85,8 @@ export interface EngineOptions {
   };
   /** Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist. Default false. */
   readonly readOnly?: boolean;
+  /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it. Default: the clock of this machine, or of the server. */
+  readonly clock?: Clock;
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
@@ -353,15 +355,6 @@ interface InputMustBeJson {
 }
 
 /** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
-export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
-  name: string,
-  options: KindOptions & {
-    readonly input: S & JsonSchema<S>;
-    readonly output?: O;
-    readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
-    readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
-  },
-): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job<In = Json, Result = Json>(
   name: string,
   options?: KindOptions & {
@@ -371,6 +364,16 @@ export function job<In = Json, Result = Json>(
     readonly fair?: Fair<In>;
   },
 ): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
+// Last, because TypeScript shows the error of the last one: it names a misspelt option, and what is wrong with a schema.
+export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
+  name: string,
+  options: KindOptions & {
+    readonly input: S & JsonSchema<S>;
+    readonly output?: O;
+    readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
+    readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
+  },
+): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job(
   name: string,
   options: KindOptions & {

@@ -297,6 +297,15 @@ export const PROGRAM_OPTIONS = {
     sentence:
       "Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist.",
   },
+  clock: {
+    type: "code",
+    default: null,
+    takes: "a clock, such as that of virtualClock()",
+    accepts: (value) => isRecord(value) && typeof value["now"] === "function" && typeof value["after"] === "function",
+    otherwise: "the clock of this machine, or of the server",
+    sentence:
+      'The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it.',
+  },
   "postgres.pool": {
     type: "code",
     default: null,
@@ -457,7 +466,7 @@ export const KIND_OPTIONS = {
   "retry.backoff": {
     type: "code",
     default: null,
-    takes: '"exponential", "linear", an object with the options below, or a function of failures and error',
+    takes: '"exponential", "linear", { type, base, max, jitter }, or a function of failures and error',
     accepts: (value) => value === "exponential" || value === "linear" || typeof value === "function",
     otherwise: '"exponential"',
     sentence: "How long to wait after a failure.",

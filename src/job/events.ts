@@ -9,6 +9,7 @@ import type { RowSums } from "./batches.ts";
 import type { CollectionState, PutAnswer } from "./collections.ts";
 import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
+import type { SkipReason } from "./schedules.ts";
 
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
@@ -36,6 +37,29 @@ export interface Events {
     readonly state: "completed" | "failed" | "aborted";
     readonly rows: RowSums & { readonly total: number };
   };
+  /** A schedule enqueued the job of an occurrence (`at`, in ms). Emitted by the process that did it. */
+  "schedule.fired": {
+    readonly schedule: string;
+    readonly kind: string;
+    readonly jobId: string;
+    readonly at: number;
+    readonly caughtUp: boolean;
+  };
+  /** Occurrences of a schedule were not enqueued: they were missed, too old, or the job before had not ended. At least `count` of them. */
+  "schedule.skipped": {
+    readonly schedule: string;
+    readonly kind: string;
+    readonly reason: SkipReason;
+    readonly from: number;
+    readonly to: number;
+    readonly count: number;
+  };
+  /** A schedule could not be fired, or declared. It is tried again. */
+  "schedule.failed": { readonly schedule: string; readonly error: StoredError };
+  /** The program declares an older form of a schedule than another live worker does: the newer one is kept. */
+  "schedule.outdated": { readonly schedule: string };
+  /** The time of a schedule was computed with other time-zone data than this process has: the two may disagree about its occurrences. */
+  "schedule.zones": { readonly schedule: string; readonly here: string; readonly there: string };
   /** A collection was opened. */
   "collection.started": { readonly collection: string; readonly kind: string };
   /** A collection is in another state. Emitted by the process that wrote it. */
@@ -121,9 +145,9 @@ export interface Events {
     readonly attempt: number;
     readonly durationMs: number;
   };
-  /** A worker took a job: an attempt begins. Told to those who ask for it by name only. */
+  /** A worker took a job: an attempt begins. Only for listeners that ask for it by name. */
   "job.claimed": { readonly jobId: string; readonly kind: string; readonly attempt: number };
-  /** An attempt ended, however it did, and that is durable. Told to those who ask for it by name only. */
+  /** An attempt ended, however it did, and that is durable. Only for listeners that ask for it by name. */
   "attempt.ended": {
     readonly jobId: string;
     readonly kind: string;
@@ -155,7 +179,7 @@ export interface Events {
     readonly attemptEnded: boolean;
     readonly error: StoredError;
   };
-  /** The store refused or failed; the engine tries again by itself. */
+  /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
@@ -186,6 +210,11 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "recovery.failed": false,
   "recovery.waits": false,
   "batch.ended": false,
+  "schedule.fired": false,
+  "schedule.skipped": false,
+  "schedule.failed": false,
+  "schedule.outdated": false,
+  "schedule.zones": false,
   "collection.started": false,
   "collection.changed": false,
   "collections.found": false,

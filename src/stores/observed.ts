@@ -12,6 +12,7 @@ import type { BatchEnd, Batches } from "./batches.ts";
 import type { CollectionDraft } from "../job/collections.ts";
 import type { Collections, CollectionStep } from "./collections.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
+import type { FiringAnswer, Schedules } from "./schedules.ts";
 import type {
   Inspecting,
   Losses,
@@ -35,6 +36,7 @@ interface Parts {
   readonly upkeep: Upkeep;
   readonly transactions: Transactions;
   readonly batches: Batches;
+  readonly schedules: Schedules;
   readonly collections: Collections;
 }
 
@@ -163,6 +165,27 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   },
   "batches.purge": { doing: "purging batches", writes: "purge" },
 
+  "schedules.due": { doing: "reading what schedules are due" },
+  "schedules.fire": {
+    doing: "firing schedules",
+    writes: "fire schedules",
+    wakes: (_: unknown, answers: readonly FiringAnswer[]) =>
+      answers.some((answer) => answer.is === "fired" && answer.enqueued.length > 0),
+  },
+  // The workers' timers may have to fire sooner.
+  "schedules.write": {
+    doing: ({ name }: { name: string }) => `writing the schedule ${name}`,
+    writes: "change a schedule",
+    wakes: (_: unknown, written: boolean) => written,
+  },
+  "schedules.remove": { doing: (name: string) => `removing the schedule ${name}`, writes: "remove a schedule" },
+  "schedules.get": { doing: (name: string) => `reading the schedule ${name}` },
+  "schedules.list": { doing: "listing schedules" },
+  "schedules.occurrences": { doing: "reading what jobs were planned for" },
+  "schedules.fired": { doing: (name: string) => `listing the jobs of the schedule ${name}` },
+  "schedules.declare": { doing: "declaring schedules", writes: "declare schedules" },
+  "schedules.declared": { doing: "reading what workers declare" },
+  "schedules.now": { doing: "reading the clock" },
   "collections.open": {
     doing: ({ id }: CollectionDraft) => `opening collection ${id}`,
     writes: "open a collection",
@@ -342,6 +365,7 @@ const PARTS = [
   "upkeep",
   "transactions",
   "batches",
+  "schedules",
   "collections",
 ] as const satisfies readonly (keyof Parts)[];
 

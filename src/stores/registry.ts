@@ -208,8 +208,22 @@ export async function openBackend(
   deps: BackendDeps,
   kind: OpenKind,
 ): Promise<Backend> {
+  assertNode();
   const backend = await storeAt(url).open(url, options, deps, kind);
   return kind.readOnly ? readOnlyBackend(backend) : backend;
+}
+
+const LEAST_NODE = 24;
+
+/** What is missing in older ones fails later, and far from its cause: SQLite is not built in, for instance. */
+function assertNode(version: string = process.versions.node): void {
+  if (Number(version.split(".", 1)[0]) >= LEAST_NODE) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `Outlive needs Node 24.16 or newer, and this is Node ${version}.`,
+    "Install a newer Node. Nothing was opened.",
+    { node: version },
+  );
 }
 
 /** The tables of the store at this address. */

@@ -2,6 +2,7 @@
 import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
+import { isoInstant } from "../job/time.ts";
 import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
@@ -45,6 +46,12 @@ const RESOLVED = {
   away: "stayed away for two leases: the loss counts as a crash of its jobs",
 } as const;
 
+const SKIPPED = {
+  missed: "no worker could fire it in time",
+  "too-old": "it was missed for longer than `within` allows",
+  overlap: "the job before it has not ended",
+} as const;
+
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "worker.registering":
@@ -64,6 +71,30 @@ function lineOf(event: EngineEvent): Line | null {
         text: `batch ${event.batch} of ${event.kind} is ${event.state}: ${succeeded} of ${total} rows succeeded`,
       };
     }
+    case "schedule.fired":
+      return event.caughtUp
+        ? {
+            level: "info",
+            text: `schedule ${event.schedule} enqueued job ${event.jobId} late, for ${isoInstant(event.at)}, which was missed`,
+          }
+        : null;
+    case "schedule.skipped":
+      return {
+        level: event.reason === "overlap" ? "info" : "warn",
+        text: `schedule ${event.schedule} skipped ${event.count} occurrence(s) from ${isoInstant(event.from)} to ${isoInstant(event.to)}: ${SKIPPED[event.reason]}`,
+      };
+    case "schedule.failed":
+      return { level: "error", text: `schedule ${event.schedule} did not fire: ${event.error.message}` };
+    case "schedule.outdated":
+      return {
+        level: "warn",
+        text: `this program declares an older form of schedule ${event.schedule} than another worker; the newer one is kept`,
+      };
+    case "schedule.zones":
+      return {
+        level: "warn",
+        text: `the next time of schedule ${event.schedule} was computed with time-zone data ${event.there}, this process has ${event.here}; use one version of Node everywhere`,
+      };
     case "collection.started":
       return { level: "info", text: `collection ${event.collection} of ${event.kind} is open` };
     case "collection.changed":
@@ -248,8 +279,8 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
   }
 }
 
-// Two ways of writing the log, one line per fact: for people and for machines. What a line says is decided in log.ts; secrets are
-// taken out here, and nothing in a text can start a second line.
+// Two ways of writing the log, one line per fact: for people and for machines. Secrets are taken out here, and nothing in a text can start
+// a second line. For people the places in their own code that an error came from follow its line, indented.
 
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
@@ -280,12 +311,29 @@ export function prettyWriter(options: WriterOptions = {}): Logger {
   const speaker = Object.values(who).join(" ");
   const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
     colours ? styleText(style, text, { validateStream: false }) : text;
-  const line = (level: Level, message: string): void => {
-    const time = paint("dim", new Date(now()).toISOString().slice(11, 23));
+  const line = (level: Level, message: string, data?: object): void => {
+    const time = paint("dim", new Date(now()).toISOString().slice(11));
     const name = paint(level === "error" ? "red" : level === "warn" ? "yellow" : "dim", level.padEnd(5));
     write(`${time} ${name} ${speaker === "" ? "" : `[${speaker}] `}${oneLine(redactText(message))}\n`);
+    const { stack } = (data as { readonly error?: { readonly stack?: unknown } })?.error ?? {};
+    if (typeof stack !== "string") return;
+    for (const frame of userFrames(stack)) write(`    ${paint("dim", oneLine(redactText(frame)))}\n`);
   };
   return logger(line);
+}
+
+const FRAMES = 4;
+/** The folder of this package's code. */
+const OURS = import.meta.dirname.replace(/[^/\\]+$/, "");
+
+/** The frames of a stack that are the user's own code, innermost first: neither Node's, nor ours, nor a package's. */
+export function userFrames(stack: string): string[] {
+  return stack
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => /^at .*(?:file:\/\/|\/|[A-Z]:\\)/.test(line))
+    .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/") && !line.includes(OURS))
+    .slice(0, FRAMES);
 }
 
 function logger(line: (level: Level, message: string, data?: object) => void): Logger {

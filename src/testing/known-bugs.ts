@@ -31,7 +31,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   ),
   knownBug(
     3,
-    "A zombie completes the newer run (Oban, River), or gives a slot back twice (Solid Queue).",
+    "A zombie completes the newer run (Oban, River), or frees a slot twice (Solid Queue).",
     conformance,
     crash("a worker frozen past its lease loses its work"),
   ),
@@ -45,7 +45,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(6, "A page full of jobs that can't be rescued hides the others (River).", conformance),
   knownBug(
     7,
-    "The reaper hangs for ever on one database call without a timeout (River).",
+    "The reaper hangs forever on one database call without a timeout (River).",
     crash("a process frozen inside a write transaction stops all others but loses nothing"),
   ),
   knownBug(8, "A kind that this process doesn't know is discarded (River) or failed (Alya).", conformance),
@@ -84,7 +84,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   }),
   knownBug(
     20,
-    "Slots, unique keys and locks leaked by a dead holder block work for ever (Solid Queue, Oban).",
+    "Slots, unique keys and locks leaked by a dead holder block work forever (Solid Queue, Oban).",
     conformance,
   ),
   knownBug(
@@ -96,10 +96,11 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
   waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),
   knownBug(24, "An event for a job that is running is dropped (EcoSign).", conformance),
-  waiting(
+  knownBug(
     25,
     "A cron tick killed half-way leaves the schedule stuck or fires it twice (plainjob, BullMQ).",
-    "schedules",
+    conformance,
+    crash("known bug 25: a worker that is killed"),
   ),
   knownBug(
     26,
@@ -117,16 +118,18 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(31, "Capacity by position instead of by count: 4 ran at limit 2 (Hatchet).", conformance),
   knownBug(
     32,
-    "An enqueue reads that the key is full while the last holder finishes and finds nobody waiting: stuck (Solid Queue).",
+    "An enqueue reads that the key is full while the last holder finishes and finds no job waiting: stuck (Solid Queue).",
     conformance,
   ),
   knownBug(33, "A saturated key at the head hides all others (pg-boss).", conformance),
-  knownBug(34, "Rows taken beyond the limit and put back burn a retry (pg-boss).", conformance),
+  knownBug(34, "Rows taken beyond the limit and released burn a retry (pg-boss).", conformance),
   knownBug(35, "Maintenance that frees slots races the workers at their start (Solid Queue).", conformance),
   knownBug(36, "One bad item in a dequeued batch strands the rest (DBOS 546).", conformance),
-  knownBug(37, "A draining executor claims again what recovery has just put back (DBOS 804).", conformance),
+  knownBug(37, "A draining executor claims again what recovery has just requeued (DBOS 804).", conformance),
   knownBug(38, "An older event overwrites the newer one in a debounce (Inngest 4800).", conformance),
   knownBug(39, "A signal sent while the wait is being written is lost (Hatchet 4314).", conformance),
+  knownBug(40, "A cron chain is broken by concurrent upserts at boot (BullMQ 3272, 3381).", conformance),
+  knownBug(41, "A cron run is lost between two pollers' windows (pg-boss 914).", conformance),
   knownBug(
     42,
     "A parent is not woken when its child died by stall (BullMQ 2464).",

@@ -1,4 +1,4 @@
-// What an engine shows to programs, and what it keeps behind `engine.operator`: two lists that somebody typed.
+// What an engine shows to programs, and what it keeps behind `engine.operator`: two lists that were typed by hand.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Client } from "../../src/engine/client.ts";
@@ -23,6 +23,7 @@ const CLIENT = [
   "report",
   "result",
   "retryBatch",
+  "schedules",
   "signal",
   "submit",
   "transaction",
@@ -58,7 +59,7 @@ const OPERATOR = [
   "writer",
 ];
 /** Protected: subclasses use them, and TypeScript hides them from programs. */
-const PROTECTED = ["assertKnown", "batchKinds", "contracts", "draft", "store"];
+const PROTECTED = ["assertKnown", "batchKinds", "contracts", "declaredSchedules", "draft", "store"];
 
 /** The names of a value and of its prototypes, up to `Object`. */
 function namesOf(value: object): string[] {

@@ -9,6 +9,7 @@ import { test, type TestContext } from "node:test";
 import { crashTest } from "../../src/testing/index.ts";
 import {
   booked,
+  bookedRows,
   calling,
   careful,
   carelesslyWaiting,
@@ -16,7 +17,9 @@ import {
   hanging,
   keptKey,
   keyless,
+  keylessPayments,
   newKey,
+  payments,
   rereading,
   starting,
   stepless,
@@ -148,7 +151,7 @@ test("effects that the test itself reads are held against those of the undisturb
   );
 });
 
-test("requests are seen by themselves, with their idempotency keys", async (t) => {
+test("requests are recorded automatically, with their idempotency keys", async (t) => {
   const url = await serverUrl(t);
   const report = await crashTest(calling, { module, input: { url } });
   const twice = new Set(report.runs.flatMap((run) => run.twice));
@@ -157,7 +160,7 @@ test("requests are seen by themselves, with their idempotency keys", async (t) =
   assert.deepEqual([...keyed], [`POST ${url}/`]);
 });
 
-test("a job that never succeeds, and a module without it, are said before anything is killed", async () => {
+test("a job that never succeeds, and a module without it, are reported before anything is killed", async () => {
   await assert.rejects(
     crashTest(failing, { module, input: null }),
     /does not succeed even in an undisturbed run.*it never works/,
@@ -171,7 +174,7 @@ function fileOfStarts(t: TestContext): string {
   return join(folder, "starts");
 }
 
-test("a point that a job does not come to again is not reached: nobody says that it was killed there", async (t) => {
+test("a point that a job does not come to again is listed as not reached, and not as killed", async (t) => {
   const report = await crashTest(wandering, { module, input: { file: fileOfStarts(t) } });
   assert.equal(report.ok, false);
   assert.deepEqual(
@@ -183,12 +186,12 @@ test("a point that a job does not come to again is not reached: nobody says that
         "it was killed after the handler returned, before that was settled",
       ],
       ['after the result of step "once" was kept', "it was killed after the settlement was durable"],
-      ["after the handler returned, before that was settled", "its process ended by itself, the job succeeded"],
-      ["after the settlement was durable", "its process ended by itself, the job succeeded"],
+      ["after the handler returned, before that was settled", "its process ended on its own, the job succeeded"],
+      ["after the settlement was durable", "its process ended on its own, the job succeeded"],
     ],
   );
   assert.match(report.text, /was killed at 1 of 5 points/);
-  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended by itself/);
+  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended on its own/);
   assert.match(report.text, /4 of 5 points were not reached/);
 });
 
@@ -203,4 +206,69 @@ test("a process that was ended because its time was up was not killed at its poi
       [null, "succeeded"],
     ],
   );
+});
+
+const of = (block: string, ...points: string[]): string[] => points.map((point) => `${point}${block}`);
+
+test("a batch is killed at every write of its submission, its rows, its blocks and its end, and leaves the same behind", async () => {
+  const report = await crashTest(payments, { module, input: [11, 13], context: "acme" });
+  assert.deepEqual(
+    report.runs.map(({ point }) => point),
+    [
+      ...["opened", "filled", "sealed"].flatMap((what) => [
+        `before the batch was ${what}`,
+        `after the batch was ${what}`,
+      ]),
+      "after the claim, before the handler ran (block 1)",
+      ...[1, 2].flatMap((row) =>
+        of(`, rows ${row} (block 1)`, "before the end of rows was marked", "after the end of rows was marked"),
+      ),
+      ...of(" (block 1)", "after the handler returned, before that was settled", "after the settlement was durable"),
+      "after the claim, before the handler ran (what follows the end)",
+      ...of(
+        " (what follows the end)",
+        'after step "outputs" returned, before its result was kept',
+        'after the result of step "outputs" was kept',
+        "after the handler returned, before that was settled",
+        "after the settlement was durable",
+      ),
+    ],
+    report.text,
+  );
+  assert.equal(report.ok, true, report.text);
+  assert.ok(report.runs.every(({ twice }) => twice.length === 0));
+  const again = report.runs.filter(({ twiceUnderOneKey }) => twiceUnderOneKey.length > 0);
+  assert.deepEqual(
+    again.map(({ point, twiceUnderOneKey }) => [point, ...twiceUnderOneKey]),
+    [
+      ["before the end of rows was marked, rows 1 (block 1)", "pay 11"],
+      ["after the handler returned, before that was settled (what follows the end)", "report 1"],
+    ],
+  );
+});
+
+test("a batch whose rows pay without a key is found to pay twice, and only where a row's end was not durable", async () => {
+  const report = await crashTest(keylessPayments, { module, input: [7], points: (point) => /marked/.test(point) });
+  assert.equal(report.ok, false);
+  assert.deepEqual(
+    report.runs.map(({ point, twice }) => [point, twice]),
+    [
+      ["before the end of rows was marked, rows 1 (block 1)", ["pay 7"]],
+      ["after the end of rows was marked, rows 1 (block 1)", []],
+    ],
+  );
+});
+
+test("rows with a commit of their own are killed before, inside and after it, and are booked once", async () => {
+  const report = await crashTest(bookedRows, { module, input: [1], points: (point) => /commit/.test(point) });
+  assert.deepEqual(
+    report.runs.map(({ point }) => point),
+    of(
+      ", rows 1 (block 1)",
+      "before the commit",
+      "inside the commit, before it was durable",
+      "after the commit was durable",
+    ),
+  );
+  assert.equal(report.ok, true, report.text);
 });

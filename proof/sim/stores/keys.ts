@@ -1,5 +1,5 @@
 // The parts of scripts that are about jobs with keys. There are no wakes: every turn looks at all jobs that are held, and `admit` decides. What is
-// taken is counted from the records of the jobs, so nothing has to be given back.
+// taken is counted from the records of the jobs, so nothing has to be released.
 import {
   type Admission,
   admit,
@@ -14,7 +14,7 @@ import {
   type LimitSettings,
   startOf,
   takeTurns,
-  throttleSettings,
+  impliedSettings,
 } from "../../../src/job/limits.ts";
 import type { KeyQuery, Room } from "../../../src/stores/port.ts";
 import { type Data, isFresh, isHeld, type JobRecord, type KeyRecord, NOT_ADMITTED } from "./records.ts";
@@ -143,7 +143,7 @@ function isFirst(data: Data, job: JobRecord): boolean {
 }
 
 function limitOf(data: Data, name: string): Omit<LimitSettings, "name"> {
-  return data.limit(name) ?? throttleSettings(name) ?? UNLIMITED;
+  return data.limit(name) ?? impliedSettings(name) ?? UNLIMITED;
 }
 
 export function declareLimits(data: Data, limits: readonly LimitSettings[]): void {

@@ -34,10 +34,10 @@ export const SETTINGS = engineSettings({
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
   /** Where output files go. Omitted: nowhere. */
   readonly blobs?: SimBlobs;
-  /** False: nobody beats, watches or recovers but the opens. */
+  /** False: only opens beat, watch and recover. */
   readonly maintenances?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
-  /** `lateMs`: how long ago it was over. */
+  /** `lateMs`: how long ago it expired. */
   readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
   /** Hears that maintenance ends its own process. */
   readonly maintenanceKills?: (process: SimProcess) => void;
@@ -58,7 +58,8 @@ export async function openEngine(
   bus.onAny((event) => {
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
   });
-  const store = world.storeFor(process, process.main);
+  // Schedules have histories of their own (schedules/world.ts): the laws here are about jobs that producers enqueue.
+  const { schedules: _, ...store } = world.storeFor(process, process.main);
   const real = world.kernel.livenessFor(process);
   const liveness = world.mutant?.liveness?.(real, process) ?? real;
   const backend: Backend = {
@@ -66,7 +67,7 @@ export async function openEngine(
     liveness,
     schemaVersion: SCHEMA_VERSION,
     private: false,
-    // The thread boots and beats by itself; the main one only hears of it.
+    // The thread boots and beats on its own; the main one only hears of it.
     startMaintenance: (options: MaintenanceOptions, host: MaintenanceListener) =>
       new Promise((resolve) => {
         if (world.maintenances === false) return resolve(NO_MAINTENANCE);

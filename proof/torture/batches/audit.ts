@@ -25,6 +25,8 @@ export interface Facts {
   readonly found: readonly Found[];
   readonly paid: readonly Paid[];
   readonly done: readonly Done[];
+  /** False: the store has no transactions of the user's, and both may be there more than once. Omitted: true. */
+  readonly exactlyOnce?: boolean;
   /** What the store's own check found, and what else went wrong. */
   readonly inconsistencies: readonly string[];
 }
@@ -54,8 +56,10 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
     others: [...facts.inconsistencies],
   };
   const byKey = Map.groupBy(facts.found, ({ key }) => key ?? "");
-  const paid = counted(facts.paid.map(([batch, n]) => `${batch}:${n}`));
-  const done = counted(facts.done.map(([id]) => id));
+  const { exactlyOnce = true } = facts;
+  const once = <T>(values: readonly T[]): readonly T[] => (exactlyOnce ? values : [...new Set(values)]);
+  const paid = counted(once(facts.paid.map(([batch, n]) => `${batch}:${n}`)));
+  const done = counted(once(facts.done.map(([id]) => id)));
   let poisonFound = 0;
   for (const plan of facts.plans.values()) {
     const [batch, ...more] = byKey.get(plan.key) ?? [];
@@ -135,7 +139,7 @@ function judgeEnd(plan: Planned, { id, state, output, doneJobs }: Found, done: n
     broken.outputsDiffer.push(`${name}: ${output?.length ?? "no"} bytes, not ${expected?.length ?? "none"}`);
 }
 
-/** Only the process that ended a batch says so, so nobody may say it again. */
+/** Only the process that ended a batch says so, so no other may say it again. */
 function endedTwice(lines: readonly Line[]): string[] {
   const said = counted(lines.flatMap((line) => (line.what === "ended" ? [`${line.id} in round ${line.round}`] : [])));
   return [...said].filter(([, times]) => times > 1).map(([what, times]) => `batch ${what} was ended ${times} times`);

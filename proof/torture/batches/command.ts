@@ -6,6 +6,7 @@ import { migrationsOf } from "../../../src/stores/registry.ts";
 import { atEnd, cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { PostgresServer } from "../../servers/postgres-server.ts";
+import { RedisServer } from "../../servers/redis-server.ts";
 import { wholeNumber } from "../arguments.ts";
 import { type BatchesOutcome, runBatches } from "./run.ts";
 
@@ -30,19 +31,26 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     },
   });
   const { store } = values;
-  if (store !== "sqlite" && store !== "postgres") throw new Error(`--store ${store}: use sqlite or postgres.`);
+  if (store !== "sqlite" && store !== "postgres" && store !== "redis")
+    throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
   const workers = wholeNumber(values.workers, "workers");
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
-  let server: PostgresServer | null = null;
+  let server: PostgresServer | RedisServer | null = null;
   if (store === "postgres") {
     const started = await PostgresServer.create({ fsync: true });
     server = started;
     atEnd(() => started.destroyNow());
     end.defer(() => started.destroy());
     await (await migrationsOf(started.url())).up();
+  }
+  if (store === "redis") {
+    const started = await RedisServer.create({ fsync: "always" });
+    server = started;
+    atEnd(() => started.destroyNow());
+    end.defer(() => started.destroy());
   }
   const url = server ? server.url() : `sqlite:${join(scratch.folder, "jobs.db")}`;
   const outcome = await runBatches({ url, kills, seed, workers, folder: scratch.folder, server });

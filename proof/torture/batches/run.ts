@@ -1,5 +1,5 @@
 // Batches under kills: submitters submit and are killed in the middle of it, workers run rows and are killed, sometimes all processes at once, and
-// a PostgreSQL server is killed and restarted under them. Then everything that was begun ends, and the audit holds it against the plans.
+// the server of the store, if it has one, is killed and restarted under them. Then everything that was begun ends, and the audit holds it against the plans.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -57,6 +57,7 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
   const histories = join(folder, "histories");
   const blobs = join(folder, "blobs");
   mkdirSync(histories, { recursive: true });
+  process.env["OUTLIVE_BATCH_HISTORIES"] = histories;
   const tables = await tablesOf(url);
   await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false });
   await tables.create(engine);
@@ -102,6 +103,7 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
     found,
     paid: await tables.paid(engine),
     done: await tables.done(engine),
+    exactlyOnce: tables.exactlyOnce,
     inconsistencies: [...(await engine.operator.inconsistencies()).map(({ detail }) => detail), ...fleet.unexpected],
   });
   const rows = [...asked.values()].flatMap((plan) => plan.rows);
@@ -124,7 +126,7 @@ function hasPoison(submitter: number): boolean {
   return submitter === 1;
 }
 
-/** Kills until there are enough, and waits between two for most places to be filled: somebody has to get on with it. */
+/** Kills until there are enough, and waits between two for most places to be filled: some processes have to get on with it. */
 async function strike(
   { kills, seed, server }: BatchesOptions,
   fleet: Fleet<Role>,

@@ -1,8 +1,17 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction. What changes the row of a batch locks it first, and takes its deltas only then; what runs blocks locks neither.
-import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, type FailedRow } from "../../job/batches.ts";
+import {
+  BATCH_STATES,
+  type BatchDraft,
+  type BatchState,
+  type BlockDraft,
+  type FailedRow,
+  takesRows,
+  totalOf,
+} from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
+import { blocksOfRows, type SubmittableBatch, type Submitted } from "../../job/submit.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
 import { AS, type BatchColumns, batchReads, batchRow, ROW_SUM, SELECT_BATCH } from "./batch-reads.ts";
@@ -26,7 +35,8 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
   return {
     ...batchReads(connection),
     open: (draft) => connection.transaction((tx) => openBatch(tx, kinds, draft)),
-    append: (batch, round, blocks) => connection.transaction((tx) => append(tx, kinds, batch, round, blocks)),
+    append: (batch, round, blocks, asNext = false) =>
+      connection.transaction((tx) => append(tx, kinds, batch, round, blocks, asNext)),
     async seal(batch, round) {
       const [sealed] = await connection.rows(SEAL, [batch, round]);
       return sealed ? "sealed" : stateOf(connection, batch);
@@ -86,9 +96,11 @@ interface PlainBatch {
   readonly state: number;
   readonly round: number;
   readonly held: boolean;
+  readonly blocks: number;
+  readonly rows: number;
 }
 
-const LOCK = "SELECT seq, state, round, held FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+const LOCK = "SELECT seq, state, round, held, blocks, rows FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
 
 /** One submitter of a batch at a time. Who ends rows of it does not wait for that. */
 async function append(
@@ -97,10 +109,13 @@ async function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
 ): Promise<AppendAnswer> {
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   // After the lock: what another submitter added before is there.
   const there = await session.rows<{ number: number }>(
     "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",
@@ -173,6 +188,31 @@ async function keepRejected(
   ]);
 }
 
+/** What one statement of a user's transaction appends. */
+const BLOCKS_PER_APPEND = 40;
+
+/** A whole batch in the user's transaction: opened, filled and sealed. Until that ends only submitters of the same key wait for it. */
+export async function submitWithin(
+  session: Session,
+  kinds: Kinds,
+  kind: SubmittableBatch,
+  { draft, rows }: { readonly draft: BatchDraft; readonly rows: readonly unknown[] },
+): Promise<Submitted> {
+  const blocks = await blocksOfRows(kind, draft, rows);
+  const { created, batch } = await openBatch(session, kinds, draft);
+  const { id, round } = batch;
+  if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
+  const missing = created ? blocks : await blocksOfRows(kind, batch, rows, batch.blocks);
+  let added = 0;
+  for (let from = 0; from < missing.length; from += BLOCKS_PER_APPEND) {
+    const answer = await append(session, kinds, id, round, missing.slice(from, from + BLOCKS_PER_APPEND), false);
+    if (answer.is === "appended") added += answer.rows;
+  }
+  await session.run(SEAL, [id, round]);
+  const total = await session.rows<{ rows: number }>("SELECT rows FROM outlive.batch_state WHERE id = $1", [id]);
+  return { id, rows: total[0]!.rows, alreadyThere: total[0]!.rows - added, created };
+}
+
 const SEAL = `UPDATE outlive.batch_state SET state = ${AS.sealed}, sealed_at = outlive.now_ms(), touched = true, held = false,
     tending = CASE WHEN held THEN ${RELEASE} ELSE 0 END, tended = -1, skipped = false
   WHERE id = $1 AND state = ${AS.open} AND round = $2 RETURNING seq`;
@@ -203,7 +243,7 @@ interface UnfinishedBlock {
 }
 
 /**
- * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through once more: a user's
+ * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through again: a user's
  * transaction may hold it for minutes. None is added to a batch that is not open, so none is missed.
  */
 async function tend(session: Session, limit: number): Promise<boolean> {
@@ -270,7 +310,7 @@ const ENDED_THEN =
 const PACED = `o.pace_to_at IS NULL THEN o.created_at WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_at ELSE o.pace_from_at`;
 const PACED_ROWS = `o.pace_to_at IS NULL THEN 0 WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_rows ELSE o.pace_from_rows`;
 
-// The rows of the batches are locked, so nobody else takes these deltas.
+// The rows of the batches are locked, so no other transaction takes these deltas.
 const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone AS (
     DELETE FROM outlive.batch_deltas WHERE id = ANY (ARRAY(SELECT d.id FROM outlive.batch_deltas d WHERE d.batch = ANY ($1::bigint[]) LIMIT ${DELTAS}))
     RETURNING batch, round, succeeded, failed, quarantined, aborted),
@@ -283,7 +323,7 @@ const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone 
 
 class Folding {
   readonly #connection: Connection;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(connection: Connection) {
@@ -304,8 +344,8 @@ class Folding {
     if (seqs.length === 0) return [];
     return connection.maintain(async (tx) => {
       const locked = await tx.rows<{ seq: number }>(LOCK_ALL, [list(seqs)]);
-      const rows = await tx.rows<{ id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
-      return rows.map(({ id }) => id);
+      const rows = await tx.rows<{ seq: number; id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
+      return rows.toSorted((a, b) => a.seq - b.seq).map(({ id }) => id);
     });
   }
 
@@ -324,7 +364,7 @@ const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $
 const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
   WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 async function finish(
   session: Session,
   kinds: Kinds,
@@ -398,7 +438,10 @@ const DELETE_BLOCKS = `WITH gone AS (
   outputs AS (DELETE FROM outlive.row_outputs o USING gone g, files f WHERE o.batch = g.batch AND o.file = f.file AND o.round = g.round AND o.number = g.number)
   SELECT g.job, j.seq, j.state, j.finished_at FROM gone g LEFT JOIN outlive.jobs j ON j.seq = g.job`;
 
-/** Returns how many: fewer than the limit, and nothing is left of it. */
+/**
+ * Returns how many: fewer than the limit, and nothing is left of it. A block may have marked all of its rows and not have ended itself, for instance
+ * because its worker died in between: it is cancelled, because its next attempt would find no batch.
+ */
 async function deleteBlocks(session: Session, batch: number, limit: number): Promise<number> {
   const blocks = await session.rows<{ seq: number | null; state: number; finished_at: number }>(DELETE_BLOCKS, [
     batch,
@@ -407,6 +450,13 @@ async function deleteBlocks(session: Session, batch: number, limit: number): Pro
   const ended = blocks.flatMap(({ seq, state, finished_at }) =>
     seq !== null && state >= STATE.succeeded ? [{ seq, state, finished_at }] : [],
   );
+  const others = blocks.flatMap(({ seq, state }) => (seq !== null && state < STATE.succeeded ? [seq] : []));
+  if (others.length > 0) {
+    const locked = await session.rows<UnfinishedBlock>(`${UNFINISHED} ORDER BY j.seq FOR UPDATE SKIP LOCKED`, [
+      list(others),
+    ]);
+    await cancelAll(session, locked, "system/batches");
+  }
   if (ended.length === 0) return blocks.length;
   await session.run("SAVEPOINT outlive_blocks");
   try {

@@ -2,6 +2,7 @@
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
+import { SCHEDULE_TABLES } from "./migrations/schedules.ts";
 import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
@@ -36,6 +37,7 @@ export const WRITTEN = [
   ...KEY_TABLES,
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
+  ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
 ];
 
@@ -45,6 +47,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...KEY_TABLES,
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
+  ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
 ]);
 
@@ -100,6 +103,10 @@ DO $$ BEGIN
   IF to_regclass('${schema}.batches') IS NOT NULL THEN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.batches TO ${worker};
+  END IF;
+  IF to_regclass('${schema}.schedules') IS NOT NULL THEN
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(SCHEDULE_TABLES)} TO ${worker};
+    GRANT SELECT ON ${schema}.schedules TO ${worker};
   END IF;
   IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;

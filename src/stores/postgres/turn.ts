@@ -10,7 +10,7 @@ import {
   openKinds,
   promoteDue,
   type TakenRow,
-  takenSuspect,
+  takeClaim,
   takeTurn,
   takeTurnInTwo,
   type Turn,
@@ -48,6 +48,8 @@ interface Woken {
   readonly woken: number;
   /** Of these, jobs that limits had held, or that waited for the turn of their key. */
   readonly admitted: number;
+  /** Jobs that another worker has admitted since the claim. */
+  readonly ready: number;
   /** In how many ms there is more to do; null: nothing is known to come. */
   readonly dueInMs: number | null;
 }
@@ -89,6 +91,7 @@ export class Turns {
     let turn: Turn;
     if (others.length === 0 && successes.length >= inTwoFrom && room.total > 0)
       turn = await takeTurnInTwo(connection, successes, claim);
+    else if (settlements.length === 0) turn = await takeClaim(connection, claim);
     else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
     else
       [turn, refused] = await connection.transaction(async (tx) => {
@@ -98,7 +101,7 @@ export class Turns {
       });
     if (turn.restarted) {
       await workers.raiseEpochOnce(connection);
-      turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled, wakes: true };
+      turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
@@ -118,8 +121,9 @@ export class Turns {
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
     const demands = demandsOf(without(claim, first.claimed));
     const wake = await this.#wake(left, keyDue, demands, gates || turn.gates);
-    const claims = wake.admitted > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
-    const woken = wake.woken - (claims.claimed.length - first.claimed.length);
+    const claims =
+      wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
+    const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
     const dueInMs = woken > 0 ? 0 : wake.dueInMs;
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
@@ -128,7 +132,7 @@ export class Turns {
   /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
   async #claimMore(claim: Claim, room: Room, first: Sound): Promise<Sound> {
     const left = without(claim, first.claimed);
-    const turn = await takeTurn(this.#deps.connection, [], left);
+    const turn = await takeClaim(this.#deps.connection, left);
     if (!turn.live || turn.restarted) return first;
     const suspects = withThese(room.suspects ?? NO_SUSPECTS, first.claimed);
     const more = await this.#sound(left, { ...room, total: left.total, suspects }, turn);
@@ -144,10 +148,10 @@ export class Turns {
     const left = wakes.woken + family.cancelled > 0 ? await whatIsLeft(connection) : known;
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const isHeld = left.doors || events.applied > 0 || isDue || (hasGates && demands.length > 0);
-    const held = isHeld ? await admitHeld(connection, demands) : { ...NONE_ADMITTED, dueInMs: keyDue };
+    const held = isHeld ? await admitHeld(connection, demands, hasGates) : { ...NONE_ADMITTED, dueInMs: keyDue };
     const woken = wakes.woken + events.applied + held.admitted + held.toGates;
     const dueInMs = wakes.more || family.more || events.more || wakes.woken + events.applied > 0 ? 0 : held.dueInMs;
-    return { woken, admitted: held.admitted, dueInMs };
+    return { woken, admitted: held.admitted, ready: held.ready, dueInMs };
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
@@ -162,7 +166,7 @@ export class Turns {
       for (const [at, { lease, change }] of settlements.entries())
         if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
       const left = without(claim, claimed);
-      const turn = await takeTurn(connection, [], left);
+      const turn = await takeClaim(connection, left);
       if (!turn.live || turn.restarted) break;
       const suspects = withThese(room.suspects ?? NO_SUSPECTS, claimed);
       pass = await this.#claimed(left, { ...room, total: left.total, suspects }, turn);
@@ -185,13 +189,12 @@ export class Turns {
     const { taken, together } = mayTake
       ? await claimSuspects(connection, worker, open, room.total, held)
       : { taken: [], together: NOT_SUSPECT };
-    const first = taken.map(takenSuspect);
-    const suspects = await jobs({ ...turn, taken: first }, together);
+    const suspects = await jobs({ ...turn, taken }, together);
     const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
-    const second = await takeTurn(connection, [], left);
+    const second = await takeClaim(connection, left);
     const fresh = await jobs(second);
     return {
-      claimed: byPriority([...first, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
+      claimed: byPriority([...taken, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
       corrupt: [...suspects.corrupt, ...fresh.corrupt],
       ...dueOf(second),
     };

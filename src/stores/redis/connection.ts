@@ -105,6 +105,11 @@ export class Connection {
     return (await this.#connected()).call(args, CALL_MS);
   }
 
+  /** A name that no other process gives. */
+  newToken(): string {
+    return this.#deps.random.hex(16);
+  }
+
   /** The store's own id and the run of the server, as far as they are known. */
   async identity(): Promise<string> {
     await this.#connected();

@@ -1,5 +1,6 @@
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, what the server promises, its integrity.
 import type { Finding, Upkeep } from "../port.ts";
+import { batchInconsistencies } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { inputOwner, keptSteps, unchecked } from "./encoding.ts";
@@ -14,6 +15,7 @@ export function upkeep(connection: Connection): Upkeep {
     },
     advice: async () => adviceOf(await serverFacts(connection)),
     integrity: () => integrity(connection),
+    inconsistencies: () => batchInconsistencies(connection),
     // What it finds can't be put right without losing something.
     repair: () => integrity(connection),
   };

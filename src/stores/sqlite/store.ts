@@ -16,6 +16,7 @@ import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { schedules } from "./schedules.ts";
 import { Settling } from "./settle.ts";
 import { type SqliteTransaction, transactions } from "./transaction.ts";
 import { takeTurn } from "./turn.ts";
@@ -120,6 +121,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
       batches: batches(access, kinds, purging, piece),
+      schedules: schedules(access, kinds),
       collections: collections(access, kinds),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },

@@ -1,7 +1,8 @@
 // What the port promises about batches: blocks come in once, a batch that is sealed ends once, and whatever was asked for is done in pieces that a
 // kill may come between. What rows come to is in batch-rows.ts.
 import assert from "node:assert/strict";
-import { type BatchRow, type BlockDraft, doneDraft, doneKind, endedRows } from "../../job/batches.ts";
+import { type BatchRow, type BlockDraft, doneDraft, doneKind, endedRows, NO_ENDS } from "../../job/batches.ts";
+import type { ClaimedJob } from "../../job/job.ts";
 import { batchDraft, batchSpecifier, blocksOf, failedRow, ZERO } from "./batch-fixture.ts";
 import { draft, idsOf, kind, roomFor, SETTLE, type Specify } from "./fixture.ts";
 
@@ -48,7 +49,7 @@ export function specifyBatches(specify: Specify): void {
     assert.deepEqual([(await batches.open(batchDraft("e"))).created, (await on.get("e")).key], [false, null]);
   });
 
-  onBatches("a kind that nobody declared is refused, and nothing is written", async ({ batches }) => {
+  onBatches("a kind that was not declared is refused, and nothing is written", async ({ batches }) => {
     await assert.rejects(batches.open(batchDraft("b", { kind: "unheard" })), { code: "KIND_UNKNOWN" });
     assert.deepEqual(await batches.get(["b"]), []);
   });
@@ -70,6 +71,24 @@ export function specifyBatches(specify: Specify): void {
       [first, second, third].map(({ job }) => [job!.input, undefined]),
     );
   });
+
+  onBatches(
+    "new blocks of two submitters follow each other: who comes second adds nothing and learns where the next begins",
+    async (on) => {
+      const other = (await on.fixture.connect()).batches!;
+      await on.open("b");
+      const [first, second] = blocksOf("b", [5, 3]) as [BlockDraft, BlockDraft];
+      const answers = await Promise.all([on.batches, other].map((by) => by.append("b", 1, [first], true)));
+      assert.deepEqual(answers.map(({ is }) => is).toSorted(), ["appended", "moved"]);
+      assert.deepEqual(
+        answers.find(({ is }) => is === "moved"),
+        { is: "moved", blocks: 1, rows: 5, added: 0 },
+      );
+      assert.deepEqual(await other.append("b", 1, [second], true), { is: "appended", blocks: 1, rows: 3 });
+      const { rows, blocks } = await on.get("b");
+      assert.deepEqual([rows, blocks], [8, 2]);
+    },
+  );
 
   onBatches("two submitters that append the same blocks at once add each of them once", async (on) => {
     const other = (await on.fixture.connect()).batches!;
@@ -433,6 +452,29 @@ export function specifyBatches(specify: Specify): void {
       );
       assert.deepEqual(await fixture.states("open:1:0", "new:1:0"), ["succeeded", "succeeded"]);
       assert.deepEqual(await on.batches.failures("open", 1, null, 10).then((blocks) => blocks.length), 1);
+      await on.assertConsistent();
+    },
+  );
+
+  onBatches(
+    "a block that marked all of its rows and has not ended is cancelled when its batch is purged",
+    async (on) => {
+      const { fixture, batches } = on;
+      await on.submit("b", [1, 1]);
+      const worker = await fixture.worker("w");
+      const [queued, running] = (await worker.claim(2)) as [ClaimedJob, ClaimedJob];
+      const ends = { ...NO_ENDS, succeeded: [0] };
+      for (const job of [queued, running]) await worker.record(job, { type: "rows", ends });
+      await worker.settle(SETTLE.release(queued));
+      assert.deepEqual(await on.settle(), ["b"]);
+      await on.runAll(worker, [doneKind("mail")]);
+      await fixture.clock.advance(2_000);
+      while ((await batches.purge(1_000, 10)).more);
+      assert.deepEqual(await batches.get(["b"]), []);
+      const [first, second] = await Promise.all(["b:1:0", "b:1:1"].map((id) => fixture.store.inspect.get(id)));
+      assert.deepEqual([first?.state, second?.state, second?.cancelRequested], ["cancelled", "running", true]);
+      await worker.settle(SETTLE.release(running));
+      assert.deepEqual(await fixture.states("b:1:1"), ["cancelled"]);
       await on.assertConsistent();
     },
   );

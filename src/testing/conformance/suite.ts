@@ -21,6 +21,7 @@ import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
+import { specifySchedules } from "./schedules.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyDedupe } from "./dedupe.ts";
 import { specifyKeySlots } from "./key-slots.ts";
@@ -56,6 +57,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   purge: specifyPurge,
   batches: specifyBatches,
   "rows of batches": specifyBatchRows,
+  schedules: specifySchedules,
   collections: specifyCollections,
 };
 
