@@ -617,7 +617,6 @@ export async function connect(where: string | OutliveConfig, given: ClientOption
       batches: batchesOf(jobs),
       schedules: schedulesOf(jobs),
       collections: collectionsOf(jobs),
-      schedules: schedulesOf(jobs),
       blobs,
     });
   } catch (thrown) {
