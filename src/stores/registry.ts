@@ -175,6 +175,10 @@ const REDIS: StoreRow = {
     const { layoutOf } = await import("./redis/migrate.ts");
     return layoutOf(redisAddress(url));
   },
+  async doctor(url) {
+    const { redisDoctor } = await import("./redis/integrity.ts");
+    return redisDoctor(redisAddress(url));
+  },
 };
 
 export const STORES: readonly StoreRow[] = [SQLITE, POSTGRES, REDIS];

@@ -95,6 +95,7 @@ export class Connection {
         this.#seen = { runs: this.#seen.runs, ops: Math.max(this.#seen.ops, Number(ops)), epoch: Number(epoch) };
         return answer;
       }
+      if (ok === 2) throw underRepair();
       if (tries > MAX_RUNS) throw new Error("the server's run changed with every call");
       await this.#enter(wire);
     }
@@ -274,6 +275,14 @@ export function tagOf(name: string): string {
 
 function closed(): OutliveError {
   return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again.");
+}
+
+function underRepair(): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    "The Redis store is being repaired.",
+    "Nothing was written. Wait for the repair; if none runs, one was interrupted: run `outlive check --repair` again.",
+  );
 }
 
 function replaced(id: string | null): OutliveError {

@@ -4,6 +4,7 @@
 import { createHash } from "node:crypto";
 import * as attempts from "./lua/attempts.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
+import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
@@ -21,6 +22,7 @@ const PARTS = {
   families: FAMILIES,
   workers: WORKERS,
   leases: LEASES,
+  indexes: integrity.INDEXES,
 } as const;
 const ALL = ["jobs", "keys", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
@@ -30,11 +32,26 @@ interface ScriptFacts {
   /** no-writes: it reads only. allow-oom: it is also carried out when memory is full, because work has to end and be removed then. */
   readonly flags: "no-writes" | "allow-oom" | "";
   readonly body: string;
+  /** It is also carried out while a repair has not come to its end: nothing else may trust the indexes then. */
+  readonly duringRepair?: boolean;
 }
 
 const reading = (body: string): ScriptFacts => ({ parts: READ, flags: "no-writes", body });
 const writing = (body: string): ScriptFacts => ({ parts: ALL, flags: "allow-oom", body });
 const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
+
+const examining = (body: string): ScriptFacts => ({
+  parts: [...READ, "indexes"],
+  flags: "no-writes",
+  body,
+  duringRepair: true,
+});
+const repairing = (body: string): ScriptFacts => ({
+  parts: [...ALL, "indexes"],
+  flags: "allow-oom",
+  body,
+  duringRepair: true,
+});
 
 const SCRIPTS = {
   declare: adding(attempts.DECLARE),
@@ -81,7 +98,17 @@ const SCRIPTS = {
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
-  check: reading(reads.CHECK),
+  check: examining(integrity.CHECK),
+  sizes: examining(integrity.SIZES),
+  checkWorkers: examining(integrity.CHECK_WORKERS),
+  extent: examining(integrity.EXTENT),
+  liveWorkers: examining(integrity.LIVE_WORKERS),
+  repairBegin: repairing(integrity.REPAIR_BEGIN),
+  repairClear: repairing(integrity.REPAIR_CLEAR),
+  repairClearPages: repairing(integrity.REPAIR_CLEAR_PAGES),
+  repairFill: repairing(integrity.REPAIR_FILL),
+  repairWorkers: repairing(integrity.REPAIR_WORKERS),
+  repairEnd: repairing(integrity.REPAIR_END),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
@@ -100,9 +127,9 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
   return (name) => {
     const known = made.get(name);
     if (known) return known;
-    const { parts, flags, body } = SCRIPTS[name];
+    const { parts, flags, body, duringRepair = false }: ScriptFacts = SCRIPTS[name];
     const shebang = flags === "" ? "#!lua" : `#!lua flags=${flags}`;
-    const head = `${shebang}\nlocal RUN = '${run}'\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
+    const head = `${shebang}\nlocal RUN, REPAIRS = '${run}', ${duringRepair}\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
     const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : WRITE_TAIL}`;
     const script = { text, sha: createHash("sha1").update(text).digest("hex") };
     made.set(name, script);

@@ -1,10 +1,7 @@
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, what the server promises, its integrity.
 import type { Finding, Upkeep } from "../port.ts";
 import type { Connection } from "./connection.ts";
-import type { Reply } from "./driver.ts";
-import { inputOwner, keptSteps, unchecked } from "./encoding.ts";
-
-const MAX_FINDINGS = 100;
+import { integrity, repair } from "./integrity.ts";
 
 export function upkeep(connection: Connection): Upkeep {
   return {
@@ -14,29 +11,8 @@ export function upkeep(connection: Connection): Upkeep {
     },
     advice: async () => adviceOf(await serverFacts(connection)),
     integrity: () => integrity(connection),
-    // What it finds can't be put right without losing something.
-    repair: () => integrity(connection),
+    repair: () => repair(connection),
   };
-}
-
-async function integrity(connection: Connection): Promise<readonly string[]> {
-  const found: string[] = [];
-  for (let page = "0"; page !== "" && found.length < MAX_FINDINGS;) {
-    const [jobs, wrong, next] = (await connection.eval("check", [page])) as unknown as [Reply[][], string[], string];
-    found.push(...wrong);
-    for (const [id, kind, input, result, steps] of jobs as unknown as [string, string, string, string, string[]][]) {
-      const broken = [
-        ...(unchecked(input, inputOwner(kind)).intact ? [] : ["input"]),
-        ...(result === "" || unchecked(result, id).intact ? [] : ["result"]),
-        ...keptSteps(id, steps)
-          .filter(({ intact }) => !intact)
-          .map(({ name }) => `step ${name}`),
-      ];
-      found.push(...broken.map((what) => `the ${what} of job ${id} does not match its checksum`));
-    }
-    page = next;
-  }
-  return found.slice(0, MAX_FINDINGS);
 }
 
 export type ServerFacts = Readonly<Record<string, string | number | boolean>>;
