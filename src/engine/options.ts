@@ -24,6 +24,7 @@ import type { StartUpOptions } from "../stores/backend.ts";
 import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
+import type { RedisOptions } from "../stores/redis/address.ts";
 import type { StoreName } from "../stores/registry.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
@@ -85,6 +86,7 @@ export interface EngineOptions {
   /** Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist. Default false. */
   readonly readOnly?: boolean;
   readonly postgres?: PostgresOptions;
+  readonly redis?: RedisOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
   /** Where output files of batches go. A batch whose rows write any needs it. Default: none. */

@@ -232,6 +232,23 @@ export const SETTINGS = {
     sentence:
       "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
   },
+  "redis.durability": {
+    type: "word",
+    default: "server",
+    words: ["server", "fsync"],
+    env: "OUTLIVE_REDIS_DURABILITY",
+    sentence:
+      '"server": what was acknowledged survives what the server\'s settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`.',
+  },
+  "redis.replicas": {
+    type: "integer",
+    default: 0,
+    min: 0,
+    max: 10,
+    env: "OUTLIVE_REDIS_REPLICAS",
+    sentence:
+      "In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected.",
+  },
   blobs: {
     type: "blobs",
     default: null,

@@ -32,7 +32,7 @@ export interface BackendDeps {
   readonly contactMs?: number;
 }
 
-export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
+export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres" | "redis">;
 
 export interface OpenKind {
   /** False: the store must exist and have this version. */
@@ -157,14 +157,14 @@ const REDIS: StoreRow = {
   matches: (url) => /^rediss?:/.test(url),
   commits: false,
   isPrivate: () => false,
-  async open(url, _, deps) {
+  async open(url, { redis }, deps) {
     const { openRedis } = await import("./redis/open.ts");
-    return openRedis(deps, redisAddress(url));
+    return openRedis(deps, redisAddress(url, redis));
   },
-  client(url) {
-    const address = redisAddress(url);
+  client(url, { redis }) {
+    const address = redisAddress(url, redis);
     return {
-      key: JSON.stringify({ ...address.wire, name: address.name }),
+      key: JSON.stringify({ ...address.wire, ...address.promise, name: address.name }),
       async open(deps) {
         const { openRedisClient } = await import("./redis/open.ts");
         return openRedisClient(deps, address);

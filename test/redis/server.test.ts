@@ -90,7 +90,11 @@ test("a server that went back is noticed by a process that knows more: counted, 
   const { jobs } = await claimed(store, "new");
   assert.deepEqual(
     jobs.map(({ lease }) => [lease.jobId, lease.fence]),
-    [["a", 1]],
+    [
+      ["a", 1],
+      ["b", 1],
+    ],
+    "what this process had enqueued is there again",
   );
   assert.ok(jobs[0]!.lease.epoch > lost[0]!.lease.epoch);
 });

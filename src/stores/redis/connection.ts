@@ -6,7 +6,9 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
+import { assertKeeps, Replicas } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
+import { Journal, type Resendable } from "./journal.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
 /** There are no earlier versions of the layout. */
@@ -22,6 +24,18 @@ export interface ConnectionDeps {
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
   /** Called when the wire is up with its subscriptions, and when it was lost. */
   readonly onConnected?: (connected: boolean) => void;
+  /** Called when the store has lost what this process knew of, and what could be sent again was. */
+  readonly onLoss?: (loss: Loss) => void;
+}
+
+export interface Loss {
+  /** How many operations that this process knew of were missing. */
+  readonly operations: number;
+  /** How many jobs were enqueued, and how many attempts ended, a second time because they were missing. */
+  readonly jobs: number;
+  readonly ends: number;
+  /** How many calls could not be sent again. */
+  readonly failed: number;
 }
 
 /** What this process knows of the store. After a loss, nothing else says what is missing. */
@@ -56,6 +70,10 @@ export class Connection {
   readonly #channels = new Map<string, () => void>();
   readonly #unsubscribe = new Map<string, () => Promise<void>>();
   readonly #returned = new Set<() => void>();
+  readonly #journal = new Journal();
+  readonly #replicas: Replicas | null;
+  /** While this process sends again what the store has lost, all its other calls wait. */
+  #resending: Promise<void> | null = null;
   #retry: CallOff | undefined;
   #failures = 0;
   /** Which wire this is: grows whenever one was made. */
@@ -65,6 +83,7 @@ export class Connection {
     this.#deps = deps;
     this.#clock = deps.luaClock ?? SERVER_CLOCK;
     this.tag = tagOf(deps.address.name);
+    this.#replicas = deps.address.promise.replicas > 0 ? new Replicas(deps.address, this.tag) : null;
   }
 
   /** The highest operations counter and the epoch that this process knows of. */
@@ -72,10 +91,31 @@ export class Connection {
     return this.#seen;
   }
 
-  /** One script, carried out whole or not at all. */
-  async eval(name: ScriptName, args: readonly string[] = []): Promise<Reply> {
+  /**
+   * One script, carried out whole or not at all. `again`: how to send it again if the store turns out to have lost it although it was
+   * acknowledged.
+   */
+  async eval(name: ScriptName, args: readonly string[] = [], again?: Resendable): Promise<Reply> {
+    const { answer, ops } = await this.#carryOut(name, args);
+    if (ops === null) return answer;
+    if (again) this.#journal.note(again, ops, this.#deps.clock.mono());
+    // A heartbeat is only about now.
+    if (name !== "beat") await this.#replicas?.confirmed();
+    return answer;
+  }
+
+  /** Also says which operation of the store it was; null: it has written nothing. */
+  async #carryOut(
+    name: ScriptName,
+    args: readonly string[],
+    isSentAgain = false,
+  ): Promise<{ readonly answer: Reply; readonly ops: number | null }> {
     for (let tries = 0; ; tries++) {
       const wire = await this.#connected();
+      if (this.#resending !== null && !isSentAgain) {
+        await this.#resending;
+        continue;
+      }
       const run = this.#run!;
       const { sha, text } = run.scripts(name);
       const sentAtMono = this.#deps.clock.mono();
@@ -93,12 +133,33 @@ export class Connection {
       if (ok === 1) {
         this.#deps.onServerNow?.(Number(now), sentAtMono);
         this.#seen = { runs: this.#seen.runs, ops: Math.max(this.#seen.ops, Number(ops)), epoch: Number(epoch) };
-        return answer;
+        // Scripts that wrote return the number that they made, the others a text that they read.
+        return { answer, ops: typeof ops === "number" ? ops : null };
       }
       if (ok === 2) throw underRepair();
       if (tries > MAX_RUNS) throw new Error("the server's run changed with every call");
       await this.#enter(wire);
     }
+  }
+
+  /** Before anything else of this process: whatever claims first may run a job again whose end was lost. */
+  async #sendAgain(operations: number, has: number): Promise<void> {
+    const lost = this.#journal.lost(has);
+    let [jobs, ends, failed] = [0, 0, 0];
+    for (const entry of lost) {
+      try {
+        const { answer, ops } = await this.#carryOut(entry.script, entry.args, true);
+        entry.ops = ops ?? 0;
+        const list = answer as [string, number][];
+        if (entry.script === "enqueue") jobs += list.filter(([, created]) => created === 1).length;
+        if (entry.script === "settleAgain") ends += list.filter(([is]) => is === "applied").length;
+      } catch {
+        failed++;
+      }
+    }
+    if (operations <= 0) return;
+    await this.#carryOut("noteResent", [String(operations), String(jobs), String(ends)], true).catch(() => {});
+    this.#deps.onLoss?.({ operations, jobs, ends, failed });
   }
 
   /** A plain command. Not for writes of the store's own keys. */
@@ -135,6 +196,7 @@ export class Connection {
   async close(): Promise<void> {
     this.#closed = true;
     this.#retry?.();
+    this.#replicas?.reset();
     const wire = this.#wire;
     this.#wire = null;
     await wire?.then(
@@ -163,6 +225,8 @@ export class Connection {
       // The subscriptions come first: until they stand, other workers may consider this process dead.
       for (const channel of this.#channels.keys()) await this.#hear(wire, channel);
       await this.#enter(wire);
+      await assertKeeps(wire, this.#deps.address.promise);
+      this.#replicas?.reset();
       if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();
@@ -204,6 +268,8 @@ export class Connection {
   async #enter(wire: Wire): Promise<void> {
     const { random } = this.#deps;
     const call = (...args: string[]): Promise<Reply> => wire.call(args, CALL_MS);
+    /** What this process knew before it came to this server; null: nothing. */
+    const known = this.#seen.runs > 0 ? this.#seen : null;
     for (let tries = 0; tries < MAX_RUNS; tries++) {
       const fields = ["run", "id", "schema", "runs", "begun", "server"];
       const meta = (await call("HMGET", `${this.tag}meta`, ...fields)) as (string | null)[];
@@ -217,6 +283,7 @@ export class Connection {
         this.#seen = { ...before, runs: Number(runs) };
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
         if (isLate) await this.#noteLoss(wire, before);
+        if (known !== null && known.runs !== Number(runs)) this.#compare(known, Number(runs), Number(begun));
         return;
       }
       const serverId = await serverRunId(wire);
@@ -228,7 +295,7 @@ export class Connection {
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
       const { runs: seenRuns, ops, epoch } = this.#seen;
-      const known = [
+      const facts = [
         run ?? "",
         next,
         String(seenRuns),
@@ -238,11 +305,22 @@ export class Connection {
         String(SCHEMA_VERSION),
         serverId,
       ];
-      await call("EVAL", beginText(this.#clock), "1", this.tag, ...known);
+      await call("EVAL", beginText(this.#clock), "1", this.tag, ...facts);
       // The operations of the new run are at least as many as were known before.
       if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
     }
     throw new Error("other processes begin runs of this server again and again");
+  }
+
+  /** A run has begun since this process was here last. Numbers of operations can only be compared with those of the run before. */
+  #compare(before: Seen, runs: number, begun: number): void {
+    const has = before.runs === runs - 1 ? begun : 0;
+    const operations = before.runs === runs - 1 ? before.ops - begun : 0;
+    const sending = Promise.resolve().then(() => this.#sendAgain(operations, has));
+    const done = sending.finally(() => {
+      if (this.#resending === done) this.#resending = null;
+    });
+    this.#resending = done;
   }
 
   /** Another process has begun this run, and knew less than this one. */

@@ -59,6 +59,7 @@ const SCRIPTS = {
   register: adding(workers.REGISTER),
   turn: writing(attempts.TURN),
   settle: writing(attempts.SETTLE),
+  settleAgain: writing(attempts.SETTLE_AGAIN),
   write: writing(attempts.WRITE),
   beat: writing(workers.BEAT),
   leave: writing(workers.LEAVE),
@@ -98,6 +99,9 @@ const SCRIPTS = {
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
+  noteResent: writing(operations.NOTE_RESENT),
+  opening: writing(operations.OPENING),
+  noteOpening: writing(operations.NOTE_OPENING),
   check: examining(integrity.CHECK),
   sizes: examining(integrity.SIZES),
   checkWorkers: examining(integrity.CHECK_WORKERS),
@@ -184,6 +188,7 @@ if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .
 local restored = tonumber(m[6] or 0)
 if lost > 0 or gap > ${600_000} then restored = runs + 1 end
 call('HSET', T .. 'meta', 'run', A[2], 'server', A[8], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
-  'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why)
+  'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why,
+  'unopened', isNew and '' or '1', 'jobsAgain', 0, 'endsAgain', 0)
 return {1, A[2]}
 `;

@@ -95,7 +95,8 @@ export class Enqueuing {
 }
 
 async function insert(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const reply = await connection.eval("enqueue", draftsArgs(drafts));
+  const args = draftsArgs(drafts);
+  const reply = await connection.eval("enqueue", args, { script: "enqueue", args });
   assertDeclared(reply);
   return enqueuedOf(reply);
 }
@@ -163,16 +164,19 @@ async function turnOnce(
 ): Promise<TurnAnswer> {
   const { total, kinds, suspects = NO_SUSPECTS } = room;
   const { count, together, oldestFirst } = suspects;
-  const reply = await connection.eval("turn", [
+  const ends = settlementsArgs(settlements);
+  const args = [
     worker,
-    ...settlementsArgs(settlements),
+    ...ends,
     String(total),
     String(count),
     together === null ? "" : String(together),
     oldestFirst ? "1" : "",
     String(kinds.length),
     ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
-  ]);
+  ];
+  const again = settlements.length === 0 ? undefined : ({ script: "settleAgain", args: ends } as const);
+  const reply = await connection.eval("turn", args, again);
   assertDeclared(reply);
   const [settled, claims, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
     Reply[],

@@ -1,5 +1,6 @@
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, what the server promises, its integrity.
-import type { Finding, Upkeep } from "../port.ts";
+import type { Finding, Opening, Upkeep } from "../port.ts";
+import { NOTHING_CHECKED, type StoreFindings } from "../store-parts.ts";
 import type { Connection } from "./connection.ts";
 import { integrity, repair } from "./integrity.ts";
 
@@ -8,6 +9,13 @@ export function upkeep(connection: Connection): Upkeep {
     raiseEpoch: async () => Number(await connection.eval("raiseEpoch")),
     async noticeRestore() {
       return ((await connection.eval("noticeRestore")) as string) || null;
+    },
+    async latestOpening() {
+      const text = (await connection.command("HGET", `${connection.tag}meta`, "opening")) as string | null;
+      return text === null ? null : (JSON.parse(text) as Opening);
+    },
+    async noteOpening(opening) {
+      await connection.eval("noteOpening", [JSON.stringify(opening)]);
     },
     advice: async () => adviceOf(await serverFacts(connection)),
     integrity: () => integrity(connection),
@@ -19,12 +27,11 @@ export type ServerFacts = Readonly<Record<string, string | number | boolean>>;
 
 /** What the server says about itself. A user without the right to ask it gets what the store knows alone. */
 export async function serverFacts(connection: Connection): Promise<ServerFacts> {
-  const [runs, lost] = (await connection.command("HMGET", `${connection.tag}meta`, "runs", "lost")) as (
-    | string
-    | null
-  )[];
+  const fields = ["runs", "lost", "jobsAgain", "endsAgain"];
+  const meta = (await connection.command("HMGET", `${connection.tag}meta`, ...fields)) as (string | null)[];
+  const [runs, operationsLost, jobsSentAgain, endsSentAgain] = meta.map(Number) as [number, number, number, number];
   const { epoch, ops } = connection.seen;
-  const own = { epoch, operations: ops, runs: Number(runs ?? 0), operationsLost: Number(lost ?? 0) };
+  const own = { epoch, operations: ops, runs, operationsLost, jobsSentAgain, endsSentAgain };
   const info = await serverInfo(connection);
   if (info === null) return own;
   const shown: Record<string, string | number | boolean> = {};
@@ -81,7 +88,29 @@ function adviceOf(facts: ServerFacts): readonly Finding[] {
   if (Number(facts["operationsLost"]) > 0)
     add(
       "warning",
-      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes knew of.`,
+      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes knew of; ` +
+        `${String(facts["jobsSentAgain"])} job(s) were enqueued and ${String(facts["endsSentAgain"])} end(s) written again.`,
     );
   return found;
+}
+
+/** What an open has to report about the server, by the first process that opens the store in its run. */
+export async function openingFindings(connection: Connection): Promise<StoreFindings> {
+  const [at, run, lost, jobs, ends] = (await connection.eval("opening")) as string[];
+  if (at === undefined) return NOTHING_CHECKED;
+  const when = new Date(Number(at)).toISOString();
+  const lines = [
+    `The server started again, or another one took over, at ${when}: run ${run} of this store.`,
+    lost === "0"
+      ? "No process that has come back knew of anything that is missing."
+      : `It came back ${lost} operation(s) behind what processes knew of: ${jobs} job(s) were enqueued and ${ends} end(s) written again so far.`,
+    "What a process was told that died in the meantime is not known.",
+  ];
+  const facts = {
+    run: Number(run),
+    operationsLost: Number(lost),
+    jobsSentAgain: Number(jobs),
+    endsSentAgain: Number(ends),
+  };
+  return { ...NOTHING_CHECKED, notice: { lines, facts } };
 }
