@@ -29,6 +29,7 @@ const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
 const sqliteFile = "src/stores/sqlite/database.ts";
 const pgFile = "src/stores/postgres/driver.ts";
 const redisFile = "src/stores/redis/driver.ts";
+const ioredisFile = "src/stores/redis/ioredis.ts";
 const promClientFile = "src/telemetry/metrics.ts";
 /** The peers of blobs and files, each with the one file that loads it. */
 const peerFiles: Readonly<Record<string, string>> = {
@@ -258,19 +259,22 @@ const rules: readonly Rule[] = [
     ],
   },
   {
-    title: `@redis/client is imported in ${redisFile} and nowhere else, and only when it is needed`,
+    title: `@redis/client is imported in ${redisFile} and nowhere else, ioredis and iovalkey in ${ioredisFile}, and only when they are needed`,
     offences: (path, text) =>
       importsOf(text)
         .filter(({ specifier }) => /^(@redis\/|redis$|ioredis|iovalkey)/.test(specifier))
         .flatMap(({ typeOnly, specifier }) => {
-          if (path !== redisFile) return [`${path} imports ${specifier}`];
-          const isLoaded = /^import\b(?!\s+type)[^;]*["']@redis\/client["']/m.test(text);
-          return typeOnly || !isLoaded ? [] : [`${path} loads @redis/client at once`];
+          if (path !== (specifier === "@redis/client" ? redisFile : ioredisFile))
+            return [`${path} imports ${specifier}`];
+          const isLoaded = /^import\b(?!\s+type)[^;]*["'](@redis\/client|ioredis|iovalkey)["']/m.test(text);
+          return typeOnly || !isLoaded ? [] : [`${path} loads ${specifier} at once`];
         }),
     breaks: [
       ["src/stores/redis/connection.ts", 'import { createClient } from "@redis/client";'],
       ["src/engine/engine.ts", 'const redis = await import("ioredis");'],
       [redisFile, 'import { createClient } from "@redis/client";'],
+      [redisFile, 'const load = async () => await import("ioredis");'],
+      [ioredisFile, 'import { Redis } from "ioredis";'],
     ],
     keeps: [
       [

@@ -12,9 +12,10 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres" | "redis"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
+  readonly redis?: Omit<NonNullable<EngineOptions["redis"]>, "client">;
 };
 
 /** What a configuration file sets. */

@@ -322,6 +322,15 @@ export const PROGRAM_OPTIONS = {
     sentence:
       "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
   },
+  "redis.client": {
+    type: "code",
+    default: null,
+    takes: "a client of @redis/client, redis, ioredis or iovalkey",
+    accepts: (value) => isRecord(value) && typeof value["duplicate"] === "function",
+    otherwise: "a client of `@redis/client`, with the store's address",
+    sentence:
+      "Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed.",
+  },
   logger: {
     type: "code",
     default: null,

@@ -154,7 +154,7 @@ const REDIS: StoreRow = {
   name: "redis",
   title: "Redis",
   examples: ["redis://user:password@host:6379"],
-  matches: (url) => /^rediss?:/.test(url),
+  matches: (url) => /^rediss?(\+sentinel|\+cluster)?:/.test(url),
   commits: false,
   isPrivate: () => false,
   async open(url, { redis }, deps) {
@@ -164,7 +164,7 @@ const REDIS: StoreRow = {
   client(url, { redis }) {
     const address = redisAddress(url, redis);
     return {
-      key: JSON.stringify({ ...address.wire, ...address.promise, name: address.name }),
+      key: redis?.client ? null : JSON.stringify({ ...address.wire, ...address.promise, name: address.name }),
       async open(deps) {
         const { openRedisClient } = await import("./redis/open.ts");
         return openRedisClient(deps, address);

@@ -8,6 +8,7 @@ import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
 import { assertKeeps, Replicas } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
+import { type HostPort, movedTo } from "./find-primary.ts";
 import { Journal, type Resendable } from "./journal.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
@@ -54,6 +55,8 @@ interface Run {
 export const CALL_MS = 10_000;
 /** A call under another run is made again under the new one; more often than this, something else is wrong. */
 const MAX_RUNS = 8;
+/** Nodes of a cluster that name each other. */
+const MAX_HOPS = 5;
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 
@@ -74,6 +77,8 @@ export class Connection {
   readonly #replicas: Replicas | null;
   /** While this process sends again what the store has lost, all its other calls wait. */
   #resending: Promise<void> | null = null;
+  /** The node of a cluster that has the store, as far as is known. */
+  #moved: HostPort | null = null;
   #retry: CallOff | undefined;
   #failures = 0;
   /** Which wire this is: grows whenever one was made. */
@@ -123,6 +128,7 @@ export class Connection {
       try {
         reply = await wire.call(["EVALSHA", sha, "1", this.tag, ...args], CALL_MS);
       } catch (thrown) {
+        if (movedTo(thrown) !== null && tries <= MAX_RUNS) continue;
         if (!isNoScript(thrown) || tries > MAX_RUNS) throw thrown;
         // Never loaded in this run, or this is another one.
         if (await this.#hasMark(wire, run.token)) await wire.call(["SCRIPT", "LOAD", text], CALL_MS);
@@ -205,6 +211,23 @@ export class Connection {
     );
   }
 
+  /** A server that is not, or not any more, the one that has the store ends its wire: the next call finds out where it is. */
+  #watched(wire: Wire): Wire {
+    const call = async (args: readonly string[], deadlineMs: number): Promise<Reply> => {
+      try {
+        return await wire.call(args, deadlineMs);
+      } catch (thrown) {
+        const to = movedTo(thrown);
+        if (to !== null || replyCode(thrown) === "READONLY") {
+          this.#moved = to;
+          wire.close();
+        }
+        throw thrown;
+      }
+    };
+    return { ...wire, call };
+  }
+
   #connected(): Promise<Wire> {
     if (this.#closed) return Promise.reject(closed());
     this.#retry?.();
@@ -218,8 +241,11 @@ export class Connection {
     return this.#wire;
   }
 
-  async #open(): Promise<Wire> {
-    const wire = await connect(this.#deps.address.wire);
+  async #open(hops = 0): Promise<Wire> {
+    const moved = this.#moved;
+    // If that node is gone, the address is asked again.
+    this.#moved = null;
+    const wire = this.#watched(await connect(this.#deps.address.wire, moved));
     try {
       this.#unsubscribe.clear();
       // The subscriptions come first: until they stand, other workers may consider this process dead.
@@ -230,8 +256,12 @@ export class Connection {
       if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();
-      throw thrown;
+      const to = movedTo(thrown);
+      if (to === null || hops >= MAX_HOPS) throw thrown;
+      this.#moved = to;
+      return this.#open(hops + 1);
     }
+    this.#moved = moved;
     this.wires++;
     const again = this.#failures > 0;
     this.#failures = 0;
