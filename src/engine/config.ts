@@ -130,7 +130,12 @@ export function resolveConfig(
     work: (nested([...set].filter(([key]) => key.startsWith("work."))) as { work?: WorkFileOptions }).work ?? {},
     values: rows.map(([key, row]) => ({
       key,
-      value: key === "store" ? shownAddress(store) : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
+      value:
+        key === "store"
+          ? shownAddress(store)
+          : key === "liveness"
+            ? shownAddress(String(valueOf(key, storeName)))
+            : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
     })),
     warnings: unknownVariables(env),

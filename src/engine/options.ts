@@ -75,6 +75,8 @@ export interface EngineOptions {
   };
   /** How long an idle worker waits before it polls without a wake-up. Default "1s"; from "10ms" to "24d". */
   readonly poll?: Duration;
+  /** For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
+  readonly liveness?: string;
   /** "full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. Default "full". */
   readonly durability?: "full" | "relaxed";
   readonly sqlite?: {

@@ -194,6 +194,15 @@ export const SETTINGS = {
     env: "OUTLIVE_POLL",
     sentence: "How long an idle worker waits before it polls without a wake-up.",
   },
+  liveness: {
+    type: "name",
+    default: "none",
+    pattern: /^(none|rediss?(\+sentinel|\+cluster)?:\/\/.+)$/,
+    form: 'the address of a Redis server, such as "redis://host:6379", or "none"',
+    env: "OUTLIVE_LIVENESS",
+    sentence:
+      "For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL.",
+  },
   durability: {
     type: "word",
     default: "full",

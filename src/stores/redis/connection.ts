@@ -25,6 +25,8 @@ export interface ConnectionDeps {
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
   /** Called when the wire is up with its subscriptions, and when it was lost. */
   readonly onConnected?: (connected: boolean) => void;
+  /** Nothing is kept at this address: one that was emptied is as good as the one before. Default false: it is refused. */
+  readonly isForgetful?: boolean;
   /** Called when the store has lost what this process knew of, and what could be sent again was. */
   readonly onLoss?: (loss: Loss) => void;
 }
@@ -179,6 +181,11 @@ export class Connection {
     return `${this.#storeId} ${this.#run!.token}`;
   }
 
+  /** Learns again which store and which run this is. */
+  async enterAgain(): Promise<void> {
+    await this.#enter(await this.#connected());
+  }
+
   /** Hears a channel from now on, also on later wires: with a subscription to keep, a lost wire is made again without being asked. */
   async subscribe(channel: string, heard: () => void): Promise<void> {
     this.#channels.set(channel, heard);
@@ -304,7 +311,7 @@ export class Connection {
       const fields = ["run", "id", "schema", "runs", "begun", "server"];
       const meta = (await call("HMGET", `${this.tag}meta`, ...fields)) as (string | null)[];
       const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
-      if (this.#storeId !== null && id !== this.#storeId) throw replaced(id);
+      if (this.#storeId !== null && id !== this.#storeId && !this.#deps.isForgetful) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
       if (run !== null && (await this.#hasMark(wire, run))) {
         const before = this.#seen;
