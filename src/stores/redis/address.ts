@@ -8,7 +8,7 @@ import type { HostPort } from "./find-primary.ts";
 export interface RedisOptions {
   /** "server": what was acknowledged survives what the server's settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`. Default "server". */
   readonly durability?: "server" | "fsync";
-  /** In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected. Default 0; at most 10. */
+  /** In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected. Default 0; from 0 to 10. */
   readonly replicas?: number;
   /** Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed. Default: a client of `@redis/client`, with the store's address. */
   readonly client?: RedisClientLike;
