@@ -7,6 +7,7 @@
 import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import type { Connection } from "./connection.ts";
+import { inOurWords } from "./errors.ts";
 
 export interface LivenessDeps {
   readonly connection: Connection;
@@ -53,7 +54,11 @@ export class SubscriptionLiveness implements Liveness {
   async take(workerId: string): ReturnType<Liveness["take"]> {
     const { connection } = this.#deps;
     const channel = channelOf(connection.tag, workerId);
-    await connection.subscribe(channel, () => {});
+    await connection
+      .subscribe(channel, () => {})
+      .catch((thrown: unknown) => {
+        throw inOurWords("subscribing to the worker's channel", thrown);
+      });
     this.#own.add(channel);
     const proves = (await subscribers(connection, [channel])).get(channel)! > 0;
     return {
