@@ -18,7 +18,7 @@ order.handle(async ({ item }, run) => {
   // A step runs once; every later attempt gets its result.
   await run.step("reserve", () => console.log(`${run.id}: ${item} is reserved`));
   await run.sleep("1s");
-  // Null: nobody has decided in time. A decision that came before is not lost.
+  // Null: no decision came in time. A decision that came before is not lost.
   const decision = await run.waitForSignal("decision", { schema: Decision, timeout: "1s" });
   if (decision === null) return { state: "expired", by: null };
   return { state: decision.approve ? "shipped" : "refused", by: decision.by };
@@ -31,7 +31,7 @@ const names = ["order-1", "order-2", "order-3"];
 const orders = await Promise.all(names.map((id) => engine.enqueue(order, { item: "a lamp" }, { id })));
 await engine.start();
 
-// What a web process does when somebody clicks. A click that is sent again, with the same id, adds nothing.
+// What a web process does when a user clicks. A click that is sent again, with the same id, adds nothing.
 await engine.signal("order-1", "decision", { approve: true, by: "ann" }, { id: "click-1" });
 
 // The decision and a row of your own, together or not at all.

@@ -28,7 +28,7 @@ transfer.handle(async ({ from, to, cents }, run) => {
 
 await using engine = await open("sqlite:./bank.db", { jobs: [transfer], logger: false });
 
-// Your own tables live in the same file, beside the engine's.
+// Your own tables live in the same file, next to the engine's.
 await engine.transaction(sqlite, (tx) => {
   tx.exec(`CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, cents INTEGER NOT NULL);
            CREATE TABLE IF NOT EXISTS ledger (job TEXT, sender TEXT, receiver TEXT, cents INTEGER NOT NULL);

@@ -14,7 +14,7 @@ const input = z.object({ documentId: z.string().min(1) });
 // Fast cryptography.
 export const protectDocument = job("protect_document_v2", { input, timeout: "5m" });
 export const documentProtected = job("document.protected", { input, timeout: "5m" });
-// A call of somebody else's time-stamping service.
+// A call of an external time-stamping service.
 export const runTsa = job("run_tsa", { input, timeout: "30m" });
 // Transactions on a chain.
 export const submitAnchorPolygon = job("submit_anchor_polygon", { input, timeout: "60m" });

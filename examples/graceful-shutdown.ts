@@ -1,5 +1,5 @@
-// SIGTERM, as a deploy sends it: the worker takes nothing more, what runs may finish, and what can't is told by its signal and
-// given back at no cost. The next process goes on where it stopped, because its finished steps are kept.
+// SIGTERM, as a deploy sends it: the worker takes nothing more, what runs may finish, and what can't is aborted by its signal and
+// released at no cost. The next process goes on where it stopped, because its finished steps are kept.
 // The library installs no signal handler; the program does. Outside of this repository write:
 //   import { job, open } from "outlive";
 import { setTimeout as sleep } from "node:timers/promises";

@@ -1,4 +1,4 @@
-// Events that belong together become one job. A document is indexed again if it changed while it was being indexed; a search is sent when nobody
+// Events that belong together become one job. A document is indexed again if it changed while it was being indexed; a search is sent when no one
 // types any more; a counter is written at most once in a while. Outside of this repository write:
 //   import { job, open } from "outlive";
 import { job, open } from "../src/index.ts";

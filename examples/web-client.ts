@@ -1,4 +1,4 @@
-// A web process that enqueues and looks, and a worker beside it. The client has no thread and recovers nothing, so a web
+// A web process that enqueues and reads, and a worker next to it. The client has no thread and recovers nothing, so a web
 // process stays what it is. Start the web process (`node web-client.ts`) and the worker (`node web-client.ts worker`), in either order.
 //   POST /invoices {"orderId":"42"}  ->  202 {"id":"...","created":true}
 //   GET  /jobs/<id>                  ->  200 {"state":"succeeded", ...}

@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 
 const root = new URL("../", import.meta.url);
-// Inside node_modules, so that whoever removes node_modules removes the stamp with it.
+// Inside node_modules, so that removing node_modules removes the stamp with it.
 const stamp = new URL("node_modules/.outlive-installed", root);
 
 const wanted = fingerprint();

@@ -19,6 +19,7 @@ const settings = [
   "--test-concurrency=2",
   // For what hangs: no single test may take longer.
   "--test-timeout=300000",
+  `--import=${new URL("test-ends.mjs", import.meta.url).href}`,
   "--test-reporter=spec",
   "--disable-warning=ExperimentalWarning",
 ];

@@ -1,5 +1,5 @@
 // The bench keeps its word about its last line and its exit codes. What it measures is not judged here, because a shared machine lies;
-// only limits are, from which what is measured is far away. CI judges the limits once more, with the whole counts (.ci/run).
+// only limits are, from which what is measured is far away. CI judges the limits again, with the whole counts (.ci/run).
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
@@ -223,7 +223,7 @@ test("--only takes names without their unit, and drainDeep for its three", () =>
   assert.throws(() => readOptions(["--store", "paper"], () => names), /no bench of the store paper/);
 });
 
-test("a target is met at its limit, and what is missed is told with its value", () => {
+test("a target is met at its limit, and a missed one is reported with its value", () => {
   assert.ok(met({ text: "", value: 0.6, atLeast: 0.6 }));
   assert.ok(!met({ text: "", value: 0.59, atLeast: 0.6 }));
   assert.ok(met({ text: "", value: 1_000, atMost: 1_000 }));
@@ -278,7 +278,7 @@ test("medians and percentiles are values that were measured", () => {
   assert.ok(Number.isNaN(median([])));
 });
 
-test("the rate of a drain is that of its windows after the warm-up, whoever did the jobs", () => {
+test("the rate of a drain is that of its windows after the warm-up, whichever worker did the jobs", () => {
   // Two processes, a batch of 50 each 10 ms: 10,000 jobs a second, after a slow first tenth.
   const first = Array.from({ length: 100 }, (_, i) => (i < 10 ? i * 100 : 1_000 + i * 10));
   const second = first.map((at) => at + 1);

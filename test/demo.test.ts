@@ -150,7 +150,7 @@ function parentOf(pid: number): number | null {
   }
 }
 
-/** Resolves when the process is gone; the test's own time limit is the limit. A dead one that nobody reaped is gone. */
+/** Resolves when the process is gone; the test's own time limit is the limit. A dead one that was not reaped is gone. */
 async function gone(pid: number): Promise<void> {
   while (running(pid)) await new Promise((resolve) => setTimeout(resolve, 10));
 }

@@ -167,7 +167,7 @@ test("the transfers of examples/commit.ts are booked once each, however often it
   }
 });
 
-test("examples/web-client.ts enqueues over HTTP, a worker in another process runs it, and bad requests are told so", async (t) => {
+test("examples/web-client.ts enqueues over HTTP, a worker in another process runs it, and bad requests get an error", async (t) => {
   const { start } = folder(t);
   const worker = start("web-client.ts", "worker");
   await worker.until(/working/);

@@ -18,7 +18,8 @@ const files = execFileSync("git", ["ls-files", "--cached", "--others", "--exclud
 const paths = new Set(files);
 
 /** Files of users and of other tools, patterns, and what a build makes. */
-const NOT_OURS = /^(outlive\.config\.(ts|mjs)|\.\/jobs\.ts|(.*\/)?(jobs|tasks)\/.*|cNN-.*|.*\.d\.ts|dist\/.*)$/;
+const NOT_OURS =
+  /^(outlive\.config\.m?(ts|js)|app\.mts|\.\/jobs\.ts|(.*\/)?(jobs|tasks)\/.*|cNN-.*|.*\.d\.ts|dist\/.*)$/;
 
 /** The names of source files in a text that are not names of files here. `at` is the folder from which relative ones count. */
 function missingIn(text: string, at: string): string[] {

@@ -1,5 +1,5 @@
 // Holds what users install: the tarball of `npm pack`, built from the sources and laid out as npm would in a project of its
-// own, with nothing but the declared dependencies beside it. It is loaded by the Node that runs the tests.
+// own, with nothing but the declared dependencies next to it. It is loaded by the Node that runs the tests.
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
@@ -268,7 +268,7 @@ test("in an empty folder: init, work, enqueue, kill -9, and the work goes on and
   const incidents = (await asked("incidents")) as { readonly incidents: readonly { readonly id: string }[] };
   assert.match(
     await outlive("incident", incidents.incidents[0]!.id),
-    new RegExp(`=== Queue Recovery Report ===[^]*${id}: retry \\(attempt 1/3\\)`),
+    new RegExp(`killed by SIGKILL[^]*${id} .*runs again \\(crash 1\\)`),
   );
   assert.match(await outlive("status"), /hello/);
   worker.kill("SIGTERM");

@@ -57,10 +57,12 @@ function complaints(blocks: readonly string[]): string {
   }
 }
 
-test("every block of TypeScript in README.md compiles", () => {
-  const readme = readFileSync(`${root}README.md`, "utf8");
-  const blocks = [...readme.matchAll(/^```ts\n([^]*?)^```/gm)].map(([, block]) => block!);
-  assert.ok(blocks.length >= 3);
+test("every block of TypeScript in README.md and the guide compiles", () => {
+  const blocks = ["README.md", "docs/guide.md"].flatMap((file) => {
+    const text = readFileSync(`${root}${file}`, "utf8");
+    return [...text.matchAll(/^```ts\n([^]*?)^```/gm)].map(([, block]) => block!);
+  });
+  assert.ok(blocks.length >= 6);
   assert.equal(complaints(blocks), "");
 });
 

@@ -147,7 +147,7 @@ test("what is measured and what is pinned are the same packages", () => {
     if (name !== null) assert.match(manifest.dependencies[name] ?? "", /^\d+\.\d+\.\d+$/, name);
 });
 
-test("a measured time is a median with its range, and a time nobody can wait for is marked as quoted, with its source", () => {
+test("a measured time is a median with its range, and a time that is too long to wait for is marked as quoted, with its source", () => {
   const cells = row("`kill -9` to rerun, at defaults");
   assert.equal(cells[column("outlive-sqlite")], "130 ms (110 ms to 250 ms, 3 kills)");
   assert.equal(cells[column("bullmq")], "62.0 s (45.0 s to 88.0 s, 3 kills)");
@@ -162,7 +162,7 @@ test("what was not measured says so, in every row, and a contender that was not 
   assert.ok(page.includes("- pg-boss: zombie: no answer"));
 });
 
-test("zombies, poison, lost jobs and blocked loops are told by what became of the job", () => {
+test("zombies, poison, lost jobs and blocked loops are told apart by what became of the job", () => {
   const bullmq = (title: string): string | undefined => row(title)[column("bullmq")];
   assert.equal(bullmq("a zombie completes the job of its new owner"), "no");
   assert.equal(bullmq("a zombie overwrites progress"), "**yes**");
@@ -177,11 +177,11 @@ test("zombies, poison, lost jobs and blocked loops are told by what became of th
   assert.equal(bullmq("loop blocked for 40 s, at its fastest settings"), "run once (completed)");
   assert.equal(
     row("SIGTERM in the middle of a job of 50 s")[column("plainjob")],
-    "exit after 160 ms; **nobody had it 70.0 s later** (status 1)",
+    "exit after 160 ms; **no worker had it 70.0 s later** (status 1)",
   );
 });
 
-test("a handler that finished after SIGTERM is told apart by whether its store knows of it", () => {
+test("handlers that finished after SIGTERM are distinguished by whether their store knows of it", () => {
   const cells = row("SIGTERM in the middle of a job of 50 s");
   assert.equal(cells[column("bullmq")], "exit after 48.0 s: the handler finished (completed)");
   assert.equal(

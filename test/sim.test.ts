@@ -194,7 +194,7 @@ describe("the command line of the simulator", () => {
     assert.ok(Number(last["simulatedHours"]) > 0);
   });
 
-  it("says how far it is, and ends when whoever started it was killed: nobody would hear the result", async (t) => {
+  it("reports its progress, and ends when the process that started it was killed: no one would read the result", async (t) => {
     const child = fork(new URL("../proof/sim/main.ts", import.meta.url), ["--seeds", "1000000", "--processes", "1"]);
     t.after(() => child.kill("SIGKILL"));
     const [said] = (await once(child, "message")) as [unknown];

@@ -13,7 +13,7 @@ import type { StoreName, TestedStore } from "./stores/tested-store.ts";
 /** One thing that is measured; some that need the same long set-up are measured together. */
 export interface Metric {
   readonly names: readonly string[];
-  /** On which stores other engines are measured beside us. */
+  /** On which stores other engines are measured next to us. */
   readonly peers?: Readonly<Partial<Record<StoreName, boolean>>>;
   run(bench: Bench): Promise<Figure[]>;
 }
@@ -24,7 +24,7 @@ const QUICK_LATE_MS = 40_000;
 
 export interface BenchOptions {
   readonly store: StoreName;
-  /** Whether the peers are measured beside us. */
+  /** Whether the peers are measured next to us. */
   readonly peers: boolean;
   readonly quick: boolean;
   /** Where the drain's profiles go; null: none are taken. */
@@ -48,7 +48,7 @@ export class Bench {
       const { TestedRedis } = await import("./stores/redis.ts");
       return new Bench(options, root, new TestedRedis());
     }
-    // Whoever measures SQLite needs no `pg`.
+    // Measuring SQLite needs no `pg`.
     const { TestedPostgres } = await import("./stores/postgres.ts");
     return new Bench(options, root, new TestedPostgres());
   }
@@ -194,7 +194,7 @@ export class Program {
     });
   }
 
-  /** Hears everything that the program tells under this name. Answers how to stop hearing. */
+  /** Hears everything that the program tells under this name. Returns how to stop hearing. */
   on<T>(name: string, listener: (data: T) => void): () => void {
     const listeners = this.#listeners.get(name) ?? [];
     this.#listeners.set(name, [...listeners, listener]);
@@ -205,7 +205,7 @@ export class Program {
       );
   }
 
-  /** The next thing told under this name; rejects if the program ends before. */
+  /** The next message under this name; rejects if the program ends before. */
   told<T = void>(name: string): Promise<T> {
     const id = ++this.#ids;
     return new Promise<T>((resolve, reject) => {

@@ -1,4 +1,4 @@
-// The command line of the bench, read once. What is wrong is said in one sentence, before anything runs.
+// The command line of the bench, read once. What is wrong is reported in one sentence, before anything runs.
 import { parseArgs } from "node:util";
 import { AGAINST_NAMES, type AgainstName } from "./against/metrics.ts";
 import { STORE_NAMES, type StoreName } from "./stores/tested-store.ts";
@@ -10,7 +10,7 @@ export interface Options {
   readonly strict: boolean;
   /** Whether a limit that is not kept is an exit code. */
   readonly limits: boolean;
-  /** Whether other engines are measured beside us, where the store has such. */
+  /** Whether other engines are measured next to us, where the store has such. */
   readonly peers: boolean;
   /** The metrics of batches, in place of the others. */
   readonly batches: boolean;
@@ -42,7 +42,7 @@ export const USAGE = `npm run bench -- [options]
   --profile [dir]   CPU profiles of the drain's worker into dir (default ./bench-profile)
   --store name      sqlite (the default), postgres or redis, on a server that the bench starts
   --batches         the metrics of batches: rows, submission, ends, output, memory, and what they cost plain jobs
-  --no-peers        PostgreSQL: without the engines beside us, which are installed into proof/bench/node_modules otherwise
+  --no-peers        PostgreSQL: without the engines next to us, which are installed into proof/bench/node_modules otherwise
 
 npm run bench -- --against REV [--store name] [--rounds 9] [--limit 1.05] [--only a,b] [--quick] [--strict] [--json]
   --against REV     CPU per job of this tree and of that commit, in interleaved rounds, on both stores unless --store names one

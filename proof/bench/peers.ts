@@ -1,4 +1,4 @@
-// The engines beside us on PostgreSQL: which versions, with which settings, and how they come onto the machine. They are pinned in
+// The engines next to us on PostgreSQL: which versions, with which settings, and how they come onto the machine. They are pinned in
 // proof/bench/package.json, apart from what users and tests install, and run in processes of their own.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 
 export interface Peer {
   readonly name: string;
-  /** Under proof/bench/programs. It answers `fill` and `go` as a floor does, and `inFlight` as our enqueuer does. */
+  /** Under proof/bench/programs. It handles `fill` and `go` as a floor does, and `inFlight` as our enqueuer does. */
   readonly program: string;
   /** As their documentation has them; given to the program and printed. */
   readonly settings: Readonly<Record<string, unknown>>;

@@ -1,4 +1,4 @@
-// What every program that the bench starts has in common: it answers what it is asked over IPC, and it ends when the bench does.
+// What every program that the bench starts has in common: it responds to what it is asked over IPC, and it ends when the bench does.
 
 // From the first moment on: a bench that is killed while this program is set up must not leave it behind.
 process.on("disconnect", () => process.exit(0));
@@ -26,7 +26,7 @@ export function given<T>(): T {
   return JSON.parse(process.argv[2] ?? "{}") as T;
 }
 
-/** Answers asks by name until the bench goes away. The first answer, to `ready`, says that the program is set up. */
+/** Handles requests by name until the bench goes away. The first answer, to `ready`, says that the program is set up. */
 export function serve(answers: Answers): void {
   process.on("message", (ask: Ask) => {
     void answer(answers, ask).then((message) => process.send?.(message));
@@ -42,7 +42,7 @@ export function tell(name: string, data: unknown): void {
 async function answer(answers: Answers, ask: Ask): Promise<FromProgram> {
   try {
     const asked = answers[ask.name] as ((data: unknown) => unknown) | undefined;
-    if (!asked) throw new Error(`nobody answers "${ask.name}" here`);
+    if (!asked) throw new Error(`nothing here handles "${ask.name}"`);
     return { type: "answer", id: ask.id, value: await asked(ask.data) };
   } catch (thrown) {
     return { type: "failed", id: ask.id, message: thrown instanceof Error ? (thrown.stack ?? "") : String(thrown) };

@@ -52,7 +52,7 @@ export const afterDeath: readonly Row[] = [
       return `${exit}: ${told} (${sigterm.atExit})`;
     }
     if (sigterm.rerunAfterMs === null)
-      return `${exit}; **nobody had it ${time(sigterm.watchedMs)} later** (${sigterm.atExit})`;
+      return `${exit}; **no worker had it ${time(sigterm.watchedMs)} later** (${sigterm.atExit})`;
     return `${exit}; started elsewhere after ${time(sigterm.rerunAfterMs)} (${sigterm.atExit})`;
   }),
   row("acknowledged jobs missing after `kill -9` of the client", (cells) => lost(cells, "client killed")),

@@ -8,7 +8,7 @@ export interface Contender {
   readonly id: string;
   readonly name: string;
   readonly home: Home;
-  /** Its adapter, beside program.ts. */
+  /** Its adapter, next to program.ts. */
   readonly adapter: string;
   /** The npm package that is measured; null: this repository. */
   readonly package: string | null;
@@ -148,7 +148,7 @@ export const contenders: readonly Contender[] = [
     quoted: { default: GRAPHILE_LOCK, fastest: GRAPHILE_LOCK },
     remarks: {
       afterDeath:
-        "the job that ran at the SIGTERM was done, which it also logs, and its row stays locked, so that the job runs again when the lock is over, after 4 h. `completeJob(job)` in `dist/worker.js` of 0.18.0 is not awaited, and the process ends before the row is deleted. It is not the adapter: without it, it was the same with the `run()` of its documentation, with its own command line, and with `runner.stop()` before `process.exit()`, for jobs of 3 s and of 15 s. With `completeJobBatchDelay: 0` the shutdown waits for the completion, and the row was gone.",
+        "the job that ran at the SIGTERM was done, which it also logs, and its row stays locked, so that the job runs again when the lock has expired, after 4 h. `completeJob(job)` in `dist/worker.js` of 0.18.0 is not awaited, and the process ends before the row is deleted. It is not the adapter: without it, it was the same with the `run()` of its documentation, with its own command line, and with `runner.stop()` before `process.exit()`, for jobs of 3 s and of 15 s. With `completeJobBatchDelay: 0` the shutdown waits for the completion, and the row was gone.",
     },
     durability: "the same PostgreSQL: each acknowledged write is on disk (batched completions only after a moment)",
     better: [
@@ -180,7 +180,7 @@ export const contenders: readonly Contender[] = [
     },
     durability: "WAL, `synchronous = 1` (NORMAL): survives a killed process, a power loss may take acknowledged jobs",
     better: [
-      "A few hundred lines that can be read in half an hour, one small dependency beside the driver, also for Bun.",
+      "A few hundred lines that can be read in half an hour, one small dependency next to the driver, also for Bun.",
       "Synchronous calls: an add is one function call, inside one's own better-sqlite3 transaction if wished.",
     ],
   },

@@ -96,7 +96,7 @@ function howItWasPlayed(): string {
   after 1.5 s, so that each death hits all twenty; innocents of a second would get through. The worker is started again each time, until all have ended or for 30 deaths or
   160 s. How many deaths a job may have is each one's own default.
 - **"its lock made older"**: the experiment would wait for the quoted time, once for a zombie and once for each death of a job that kills its worker. Instead the lock's
-  time in the table was set back by that much, in SQL and from outside; what is done with a lock that is over is the contender's own. In use these cells take that long.
+  time in the table was set back by that much, in SQL and from outside; what is done with an expired lock is the contender's own. In use these cells take that long.
 - **SIGTERM**, at defaults, with the shutdown that each one's documentation shows, and a handler that looks at no signal. What the store said of the
   job a second after the exit is in brackets.
 - **acknowledged jobs**: one process adds without a pause for a second, then SIGKILL; each job whose add had resolved is looked up afterwards. For the
@@ -106,7 +106,7 @@ function howItWasPlayed(): string {
 
 function howFast(): string {
   return `In brackets: the ratio to Outlive on the same store (BullMQ: to Outlive on PostgreSQL). These are short runs on a shared machine, in one process each; one
-process adds or works. Each figure is the median of three rounds, which the contenders play in turns. A drain is of 20,000 jobs or 4 s, whichever is over first, and counts the starts of
+process adds or works. Each figure is the median of three rounds, which the contenders play in turns. A drain is of 20,000 jobs or 4 s, whichever ends first, and counts the starts of
 handlers; adds are counted for a second.${remarks("speed")}
 
 They do not promise the same, which is a good part of their differences:
@@ -130,7 +130,7 @@ function settings(results: Results): string {
 
 Everything that is not in this table is as installed, but for the logs of those that write any, which are off. "Fastest" is the least value that a contender's options allow; where they name
 none, or it would be a trap, the value is ours, and its row says why. PostgreSQL: \`initdb\`'s defaults with \`max_connections=500\`. Redis: as BullMQ's guide "Going to
-production" says (\`appendonly yes\`, \`appendfsync everysec\`, \`maxmemory-policy noeviction\`), and without any setting where "as installed" is said.
+production" says (\`appendonly yes\`, \`appendfsync everysec\`, \`maxmemory-policy noeviction\`), and without any setting where the row says "as installed".
 
 | | fastest | throughput |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-// The contenders' packages: installed once beside the scoreboard, exactly as in its lock file. A native add-on is built by the machine's
+// The contenders' packages: installed once next to the scoreboard, exactly as in its lock file. A native add-on is built by the machine's
 // own Node, whose headers a machine has, and not by the project's; what runs it is then that Node, on a program without types.
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// One process of one contender: opens it, works, adds, and does with each job what its input says. It answers the scoreboard over
+// One process of one contender: opens it, works, adds, and does with each job what its input says. It responds to the scoreboard over
 // IPC (proof/bench/program.ts) and must run on Node 20 when its types are stripped, for a contender whose add-on is built for that.
 import { given, monoMs, serve, tell } from "../bench/program.ts";
 import type { Input, Mode, Open, Place, Task } from "./adapter.ts";
@@ -58,7 +58,7 @@ serve({
   },
   find: (id: string) => session.find(id),
   finish: ({ n, note }: { n: number; note: string | null }) => held.get(n)?.(note),
-  /** Whether that was done: it has to be said where it was. */
+  /** Whether that was done: the page has to say where it was. */
   pretendLeaseIsOver: async () => {
     await session.pretendLeaseIsOver?.();
     return session.pretendLeaseIsOver !== undefined;

@@ -70,7 +70,7 @@ export interface Zombie {
   readonly noteStored: boolean;
   /** Whether its completion ended the job of the new owner, who was still at work. */
   readonly completed: boolean;
-  /** Whether the store was made to believe that the lock was over, because no run can wait for it. */
+  /** Whether the store was made to believe that the lock had expired, because no run can wait for it. */
   readonly pretended: boolean;
   readonly afterZombie: string;
   readonly afterOwner: string;
@@ -92,7 +92,7 @@ export interface Sigterm {
   /** null: it was still there when the experiment ended. */
   readonly exitedAfterMs: number | null;
   readonly ended: boolean;
-  /** null: nobody else had started it when the experiment ended. */
+  /** null: no other worker had started it when the experiment ended. */
   readonly rerunAfterMs: number | null;
   /** What the store said a second after the exit, in its own words and in ours. */
   readonly atExit: string;

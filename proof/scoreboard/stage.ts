@@ -34,7 +34,7 @@ export class Stage {
     process.once("exit", () => rmSync(this.#folder, { recursive: true, force: true, maxRetries: 5 }));
   }
 
-  /** A store that nobody has used: a file, a database or a prefix of its own. */
+  /** An unused store: a file, a database or a prefix of its own. */
   async place({ home, package: name }: Contender, redis = this.redis): Promise<Place> {
     const place = `place_${++this.#places}`;
     if (home === "sqlite") return { address: join(mkdtempSync(join(this.#folder, `${place}-`)), "jobs.db") };

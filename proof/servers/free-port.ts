@@ -1,4 +1,4 @@
-// A port of the loopback that nobody listens on now.
+// A port of the loopback that no process listens on now.
 import { createServer } from "node:net";
 
 export function freePort(): Promise<number> {

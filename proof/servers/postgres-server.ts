@@ -86,7 +86,7 @@ export class PostgresServer {
     });
     this.#process = child;
     await accepting(child);
-    // Nobody waits for it: a program that ends without stopping it still ends.
+    // It keeps no program alive: one that ends without stopping it still ends.
     child.unref();
     (child.stderr as unknown as { unref(): void }).unref();
   }
@@ -143,7 +143,7 @@ export class PostgresServer {
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 10 });
   }
 
-  /** Stops it, but keeps what it holds; from the handler of an exit. Answers how it is started again. */
+  /** Stops it, but keeps what it holds; from the handler of an exit. Returns how it is started again. */
   leaveNow(): string {
     this.thaw();
     if (this.#running) signal(this.#process!.pid!, "SIGINT");
@@ -213,7 +213,9 @@ function unprivilegedOwner(): Owner {
     const fields = accounts.find((line) => line.startsWith(`${name}:`))?.split(":");
     if (fields) return { uid: Number(fields[2]), gid: Number(fields[3]) };
   }
-  throw new Error("PostgreSQL does not run as root, and this machine has neither a user postgres nor nobody.");
+  throw new Error(
+    "PostgreSQL does not run as root, and this machine has neither a user `postgres` nor a user `nobody`.",
+  );
 }
 
 /** The folder with `initdb` and `postgres`; Debian's package is installed if there is none and we may. */
@@ -232,7 +234,7 @@ function binaries(mayInstall: boolean): string {
   throw new Error(noBinaries());
 }
 
-/** What to do when there are none. `given`: a server that the tests may use, which does not help whoever kills and restarts one. */
+/** What to do when there are none. `given`: a server that the tests may use, which does not help a test that kills and restarts one. */
 export function noBinaries(given = process.env["OUTLIVE_TEST_POSTGRES_URL"]): string {
   return given
     ? `This needs a PostgreSQL server of its own, which it kills, freezes or restarts; the one of OUTLIVE_TEST_POSTGRES_URL is left in peace. ${INSTALL}.`

@@ -39,7 +39,7 @@ export interface AtomicCampaign {
   readonly takeovers: number;
   readonly staleWrites: number;
   readonly deaths: number;
-  /** No law: an innocent whose worker dies again and again, or is replaced by a failover, can't be told from a poison. */
+  /** No law: an innocent whose worker dies again and again, or is replaced by a failover, can't be distinguished from a poison. */
   readonly innocentsQuarantined: number;
   /** What was broken, and by which seed. */
   readonly broken: readonly string[];
@@ -374,7 +374,7 @@ class FenceLaws {
     demand(isLatest, () => `a write of ${jobId} under ${epoch}/${fence} was accepted, and is not of the latest claim`);
     demand(
       epoch > this.#before,
-      () => `a write of ${jobId} under ${epoch}/${fence} of a run that is over was accepted`,
+      () => `a write of ${jobId} under ${epoch}/${fence} of a run that has ended was accepted`,
     );
   }
 }

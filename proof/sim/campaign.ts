@@ -62,7 +62,7 @@ export function campaignOf({ violation, tally, simulatedMs }: History): Campaign
   };
 }
 
-/** A history that can't be told twice in the same words is worth nothing. */
+/** A history whose account is not the same each time is worth nothing. */
 async function replayed(history: History, options: WorldOptions): Promise<History> {
   const again = await simulate(history.seed, options);
   if (again.digest === history.digest) return history;

@@ -45,7 +45,7 @@ export interface History {
 /** However bad the faults were, this long after them all work is done. */
 const DRAIN_MS = 180_000;
 const LEAVE_MS = 30_000;
-/** Longer than a lease: whoever takes its time to stop is not dead. */
+/** Longer than a lease: a process that takes its time to stop is not dead. */
 const LONG_GRACE_MS = 8_000;
 
 export async function simulate(seed: number, options: WorldOptions = {}): Promise<History> {

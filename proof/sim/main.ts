@@ -42,7 +42,7 @@ const { values } = parseArgs({
   },
 });
 
-/** Stories of at most so many violations are told. */
+/** Stories of at most so many violations are printed. */
 const TOLD = 3;
 /** Children say so often how far they are, and the parent so often how far all are. */
 const DONE_EVERY = 20;

@@ -12,7 +12,7 @@ export interface Caught {
   readonly violation: string | null;
 }
 
-/** So many seeds of a focus are played without their mutant, beside the one that found it. */
+/** So many seeds of a focus are played without their mutant, next to the one that found it. */
 const CONTROLS = 2;
 
 /** `focused`: in the conditions in which it shows soonest, instead of any. */

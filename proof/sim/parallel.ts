@@ -21,13 +21,13 @@ export function inParallel<T>(
   );
 }
 
-/** In a child: the result for its parent. Answers whether there is a parent. */
+/** In a child: the result for its parent. Returns whether there is a parent. */
 export function report(result: unknown): boolean {
   process.send?.({ result }); // its own answer is about a full pipe
   return process.send !== undefined;
 }
 
-/** In a child: how far it is. Its parent may have been killed; nobody would hear the result then, and it ends. Answers whether there is a parent. */
+/** In a child: how far it is. Its parent may have been killed; no one would read the result then, and it ends. Returns whether there is a parent. */
 export async function reportDone(done: number): Promise<boolean> {
   if (!process.send) return false;
   await turn(); // a simulation never lets the loop turn, and only there is the parent's end heard

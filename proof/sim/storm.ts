@@ -1,6 +1,6 @@
 // A storm of kills from outside over short innocent jobs and one poison: who is blamed, with 1, 4 and 8 jobs at once in each of four
 // workers. It measures the rule of blame. That no innocent is quarantined is not a law of every history, because an innocent whose
-// every run is killed can't be told from a poison; in these storms it must not happen.
+// every run is killed can't be distinguished from a poison; in these storms it must not happen.
 import { simulate } from "./history.ts";
 import type { Mutant } from "./mutants/mutant.ts";
 import { NO_ACTS } from "./world/profile.ts";

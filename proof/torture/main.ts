@@ -1,5 +1,5 @@
-// `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] ...`: picks the rig by the option that only it has, or that of the processes if there
-// is none; the whole line is then its own.
+// `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] ...`: picks the rig by the option that only it has, or that of the processes if none
+// is given; the whole line is then its own.
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
 import { USAGE } from "./usage.ts";
 

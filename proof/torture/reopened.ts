@@ -1,5 +1,5 @@
-// The real engine on a file that somebody left, in this process, as if after a reboot: another boot, a clock that can be moved on
-// so that nobody waits for a lease, and the maintenance beside the worker instead of in a thread.
+// The real engine on a file that a process left, in this process, as if after a reboot: another boot, a clock that can be moved on
+// so that nothing waits for a lease, and the maintenance in the worker's thread instead of in its own.
 import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
 import { engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
@@ -17,7 +17,7 @@ const SETTINGS = engineSettings({});
 
 export interface Reopened {
   readonly engine: Engine;
-  /** Recovers until nobody who died holds anything, then runs all that can be run. */
+  /** Recovers until no dead worker holds anything, then runs all that can be run. */
   finish(): Promise<void>;
 }
 
@@ -64,7 +64,7 @@ export async function reopen(path: string, jobs: readonly object[], rebooted: bo
   };
 }
 
-/** Nobody else has the file: so `runUntilIdle` may be used, and the maintenance needs no thread. */
+/** No other process has the file: so `runUntilIdle` may be used, and the maintenance needs no thread. */
 function alone(backend: Backend, clock: Clock, events: EventBus): Backend {
   const { store, liveness } = backend;
   const newId = idSource(clock, systemRandom);

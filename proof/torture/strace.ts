@@ -28,7 +28,7 @@ export interface End {
   readonly stderr: string;
 }
 
-/** Throws with what to do if strace is not there or may not trace. In CI, where that is nobody's own machine, it is installed. */
+/** Throws with what to do if strace is not there or may not trace. In CI, where the machine is disposable, it is installed. */
 export function ensureStrace(): void {
   let tried = tryStrace();
   if (isMissing(tried) && process.env["CI"] === "true" && process.getuid?.() === 0) {
@@ -56,7 +56,7 @@ function isMissing({ error }: SpawnSyncReturns<string>): boolean {
   return error !== undefined && "code" in error && error.code === "ENOENT";
 }
 
-/** Plays an act; with `options`, under a strace that was told them (`-f`: it watches all threads). `codeCache` is a folder that makes later starts cheaper. */
+/** Plays an act; with `options`, under a strace with them (`-f`: it watches all threads). `codeCache` is a folder that makes later starts cheaper. */
 export function play({ act, folder, durability }: Play, options?: readonly string[], codeCache?: string): Promise<End> {
   const program = [process.execPath, "--disable-warning=ExperimentalWarning", PROGRAM, folder, act, durability];
   const [command, ...rest] = options === undefined ? program : ["strace", ...options, ...program];

@@ -1,4 +1,4 @@
-// From the lines of `strace -f -y -xx` to calls in the order in which they were over. Every byte is in the trace; a line that can't be
+// From the lines of `strace -f -y -xx` to calls in the order in which they ended. Every byte is in the trace; a line that can't be
 // understood is an error, because a write that was overlooked would make every later verdict worthless.
 
 export interface Call {

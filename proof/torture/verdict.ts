@@ -11,7 +11,7 @@ import { DATABASE } from "./scenarios/scenario.ts";
 
 /** Findings, each a sentence. None in any of the lists: every promise was kept. */
 export interface Verdict {
-  /** Something acknowledged is missing, or less far than it was said to be. */
+  /** Something acknowledged is missing, or less far than was acknowledged. */
   readonly lost: readonly string[];
   /** The file does not open, is not sound, shows a part of a transaction, or gave a fence twice. */
   readonly corrupt: readonly string[];

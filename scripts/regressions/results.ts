@@ -22,7 +22,7 @@ export interface TestFile {
 
 const TITLE = /^(?:C(\d+)|U): /;
 /** What the support of the tests throws when a fact that a test waits for does not come true. */
-const NEVER_TRUE = /^(?:never came true: |not told within )/;
+const NEVER_TRUE = /^(?:never came true: |not reported within )/;
 
 /** One result for each title, by case. A title that stands in a file and did not end is a result, too. */
 export function resultsOf(lines: readonly ReportLine[], files: readonly TestFile[]): Result[] {

@@ -7,7 +7,7 @@ import { encodeJson, type Json } from "../job/json.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
-import { notOpen, type RowsOf, Submission } from "./submission.ts";
+import { type Appended, notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
 export interface SubmitOptions<Context = Json> {
@@ -105,11 +105,25 @@ export class BatchClient {
       resumes: true,
       onProgress: options.onProgress,
     });
-    const { rows: added, skipped } = await submission
-      .all(rows)
-      .catch((thrown: unknown) => this.#broken(id, key, thrown));
+    let appended: Appended;
+    try {
+      appended = await submission.all(rows);
+    } catch (thrown) {
+      // Another submission with the same key may have read its source to the end before this one.
+      const isClosed = thrown instanceof OutliveError && thrown.code === ErrorCode.wrongState;
+      const sealed = isClosed && key !== null ? await this.#sealedByAnother(id) : null;
+      return sealed !== null ? { id, rows: sealed, alreadyThere: sealed, created } : this.#broken(id, key, thrown);
+    }
     await this.seal(id);
-    return { id, rows: added + skipped, alreadyThere: skipped, created };
+    return { id, rows: appended.rows + appended.skipped, alreadyThere: appended.skipped, created };
+  }
+
+  /** The rows of a batch that takes no more because it is sealed; null for any other. */
+  async #sealedByAnother(id: string): Promise<number | null> {
+    const [batch] = await this.#batches.get([id]);
+    return batch && batch.sealedAt !== null && batch.state !== "aborting" && batch.state !== "aborted"
+      ? totalOf(batch)
+      : null;
   }
 
   /** The source broke. With a key the batch stays open, to be submitted again; without one nothing could find it, so it is aborted. */
@@ -257,7 +271,7 @@ export async function* failedRowsOf(batches: Batches, id: string, round: number)
   }
 }
 
-/** The rows of a block that ended as a whole. If its input is damaged, nobody knows which they were: one entry without a line stands for them. */
+/** The rows of a block that ended as a whole. If its input is damaged, it is not known which they were: one entry without a line stands for them. */
 function rowsOfWhole({ input, marks, error, as }: NonNullable<FailedBlock["whole"]>): FailedBatchRow[] {
   if (error?.code === ErrorCode.corrupt) return [{ line: 0, ...readable(input), error, state: as, corrupt: true }];
   return decodeBlock(input).rows.flatMap(({ line, input: row }, at) =>

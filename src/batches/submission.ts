@@ -40,8 +40,15 @@ function isFileRows(source: object): source is FileRows<unknown> {
 export interface Appended {
   /** Rows that this call added. */
   readonly rows: number;
-  /** Rows of blocks that were there already. */
+  /** Rows that were there already, or that another submission of the same source added at the same time. */
   readonly skipped: number;
+}
+
+/** What a block is made of before its place in the batch is certain. */
+interface CutBlock {
+  readonly number: number;
+  readonly rows: readonly { readonly line: number; readonly input: string }[];
+  readonly rejected: readonly FailedRow[];
 }
 
 /** Appends rows to one round of a batch, from the block that comes next. Does not seal it. */
@@ -60,10 +67,13 @@ export class Submission {
   #rows: { readonly line: number; readonly input: string }[] = [];
   #rejected: FailedRow[] = [];
   #characters = 0;
-  #blocks: BlockDraft[] = [];
+  #blocks: CutBlock[] = [];
   #waitingCharacters = 0;
+  #seen = 0;
   #added = 0;
-  #skipped = 0;
+  /** By how much other submitters moved the blocks and lines of this one. */
+  #moved = { blocks: 0, lines: 0 };
+  #ownLines = false;
   #appending: Promise<void> = Promise.resolve();
 
   /** `resumes`: the source is the same as before and starts again; otherwise what it brings is new. */
@@ -89,6 +99,7 @@ export class Submission {
 
   async all(source: RowsOf<unknown>): Promise<Appended> {
     if (isFileRows(source)) return this.rows(source.chunks());
+    this.#ownLines = false;
     const numbered = (input: unknown): void | Promise<void> => this.#add({ line: this.#line + 1, input, error: null });
     return this.#read(async () => {
       if (Symbol.asyncIterator in source) for await (const input of source) await numbered(input);
@@ -102,6 +113,7 @@ export class Submission {
 
   /** Rows that have lines of their own. */
   async rows(chunks: AsyncIterable<readonly SourceRow[]>): Promise<Appended> {
+    this.#ownLines = true;
     return this.#read(async () => {
       for await (const chunk of chunks)
         for (const row of chunk) {
@@ -124,7 +136,7 @@ export class Submission {
       if (this.#blocks.length > 0) this.#append();
       await this.#appending;
     }
-    return { rows: this.#added, skipped: this.#skipped };
+    return { rows: this.#added, skipped: this.#seen - this.#added };
   }
 
   #add(row: SourceRow): void | Promise<void> {
@@ -175,9 +187,9 @@ export class Submission {
   #cut(): void {
     if (this.#size === 0) return;
     const number = this.#number++;
-    if (number < this.#there) this.#skipped += this.#size;
-    else {
-      this.#blocks.push(this.#block(number));
+    this.#seen += this.#size;
+    if (number >= this.#there) {
+      this.#blocks.push({ number, rows: this.#rows, rejected: this.#rejected });
       this.#waitingCharacters += this.#characters;
     }
     this.#rows = [];
@@ -185,15 +197,19 @@ export class Submission {
     this.#characters = 0;
   }
 
-  #block(number: number): BlockDraft {
+  #block(cut: CutBlock): BlockDraft {
     const { id, round, priority } = this.#batch;
+    const number = cut.number + this.#moved.blocks;
+    const lines = this.#ownLines ? 0 : this.#moved.lines;
+    const placed = <Row extends { readonly line: number }>(rows: readonly Row[]): readonly Row[] =>
+      lines === 0 ? rows : rows.map((row) => ({ ...row, line: row.line + lines }));
     const job =
-      this.#rows.length === 0
+      cut.rows.length === 0
         ? null
         : {
             id: blockId(id, round, number),
             kind: this.#contract.name,
-            input: encodeBlock(id, round, number, this.#rows),
+            input: encodeBlock(id, round, number, placed(cut.rows)),
             priority,
             runAt: null,
             delayMs: 0,
@@ -201,22 +217,39 @@ export class Submission {
             keys: this.#keys,
             fair: this.#fair.id,
           };
-    return { number, job, rows: this.#rows.length, rejected: this.#rejected };
+    return { number, job, rows: cut.rows.length, rejected: placed(cut.rejected) };
   }
 
   #append(): void {
-    const blocks = this.#blocks;
+    const cut = this.#blocks;
+    // Made here, so that it happens while the append before is on its way. Nearly always nothing has moved by the time of this one.
+    const moved = this.#moved;
+    const made = cut.map((block) => this.#block(block));
+    const seen = this.#seen;
     this.#blocks = [];
     this.#waitingCharacters = 0;
-    const { id, round } = this.#batch;
     this.#appending = this.#appending.then(async () => {
-      const answer = await this.#batches.append(id, round, blocks);
-      if (answer.is !== "appended") throw notOpen(id, answer.is === "missing" ? "missing" : answer.state);
-      this.#added += answer.rows;
-      this.#onProgress?.(this.#added + this.#skipped);
+      this.#added += await this.#appended(cut, moved === this.#moved ? made : null);
+      this.#onProgress?.(seen);
     });
     // Heard by the next append and by the end of `all`.
     this.#appending.catch(() => {});
+  }
+
+  /** Returns how many rows were added. Blocks of a source that starts again keep their numbers; others come after those of other submitters. */
+  async #appended(cut: readonly CutBlock[], made: readonly BlockDraft[] | null): Promise<number> {
+    const { id, round } = this.#batch;
+    for (;;) {
+      const blocks = made ?? cut.map((block) => this.#block(block));
+      const answer = await this.#batches.append(id, round, blocks, !this.#resumes);
+      if (answer.is === "appended") return answer.rows;
+      if (answer.is !== "moved") throw notOpen(id, answer.is === "missing" ? "missing" : answer.state);
+      this.#moved = {
+        blocks: answer.blocks - cut[0]!.number,
+        lines: answer.rows - this.#batch.rows - this.#added,
+      };
+      made = null;
+    }
   }
 }
 

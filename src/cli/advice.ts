@@ -20,6 +20,7 @@ interface Advice {
     | "worker-gone"
     | "worker-silent"
     | "worker-blocked"
+    | "failing"
     | "dead"
     | "paused";
   /** Sets the exit code of `status --check`. */
@@ -46,6 +47,7 @@ function advise(found: Surveyed, maxAgeMs: number): Advice[] {
     ...found.kinds.flatMap((kind) => ofLate(kind, maxAgeMs)),
     ...ofQuarantine(found),
     ...found.workers.flatMap((worker) => ofWorker(worker, found.workers.some(works))),
+    ...ofFailing(found.kinds),
     ...ofDead(found.kinds),
     ...ofPaused(found.kinds),
   ];
@@ -167,6 +169,19 @@ function ofWorker(worker: KnownWorker, anyLive: boolean): Advice[] {
   ];
 }
 
+function ofFailing(all: readonly KindStatus[]): Advice[] {
+  return all.flatMap(({ kind, failing }) =>
+    failing === null
+      ? []
+      : say({
+          code: "failing",
+          kinds: [kind],
+          text: `${count(failing.jobs, "job")} of ${kind} failed and ${failing.jobs === 1 ? "waits" : "wait"} for another attempt; the latest: ${failing.lastError}`,
+          next: `outlive job ${shellWord(failing.latest)}`,
+        }),
+  );
+}
+
 function ofDead(all: readonly KindStatus[]): Advice[] {
   const kinds = all.filter(({ dead }) => dead > 0);
   if (kinds.length === 0) return [];
@@ -221,13 +236,24 @@ export interface Survey {
   readonly kinds: readonly KindCounts[];
   readonly workers: readonly KnownWorker[];
   readonly incidents: readonly IncidentSummary[];
+  /** Of each kind with queued jobs that failed at their last attempt. */
+  readonly failing: ReadonlyMap<string, Failing>;
   /** When the latest of the quarantined jobs was put there; null: there is none. */
   readonly lastQuarantinedAt: number | null;
   /** How many of them are there because what is stored of them is damaged. */
   readonly corruptCount: number;
 }
 
+/** Queued jobs of one kind whose last attempt failed or took too long, among the newest that were looked at. */
+export interface Failing {
+  readonly jobs: number;
+  readonly latest: string;
+  readonly lastError: string;
+}
+
 export interface KindStatus extends KindCounts {
+  /** Null: no queued job that was looked at failed before. */
+  readonly failing: Failing | null;
   /** Live workers that know the kind. */
   readonly liveWorkers: number;
   /** Jobs that succeeded per second since the survey before; null: this is the first. */
@@ -247,6 +273,8 @@ export interface Status {
 }
 
 const MAX_INCIDENTS = 5;
+/** At most so many of the newest queued jobs are checked for whether they failed before, so that the screen comes at once. */
+const MAX_QUEUED = 1_000;
 /** At most so many of the newest quarantined jobs are checked. More than that need a person anyway. */
 const MAX_QUARANTINED = 1_000;
 
@@ -263,6 +291,7 @@ export async function survey(engine: Engine, now: () => number): Promise<Survey>
     kinds: health.kinds,
     workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
     incidents,
+    failing: await failures(engine, health.kinds),
     ...(await quarantine(engine, health.kinds)),
   };
 }
@@ -272,6 +301,7 @@ export function statusOf(found: Survey, before: Survey | null, maxAgeMs: number)
   const { at, store, workers, incidents } = found;
   const kinds = found.kinds.map((kind) => ({
     ...kind,
+    failing: found.failing.get(kind.kind) ?? null,
     liveWorkers: workers.filter((worker) => works(worker) && worker.kinds.includes(kind.kind)).length,
     perSecond: rate(kind, at, before),
   }));
@@ -290,6 +320,20 @@ function rate(kind: KindCounts, at: number, before: Survey | null): number | nul
 function withLeftovers(workers: readonly Deaths[number]["worker"][], deaths: Deaths): Deaths[number]["worker"][] {
   const there = new Set(workers.map(({ id }) => id));
   return [...workers, ...deaths.map(({ worker }) => worker).filter(({ id }) => !there.has(id))];
+}
+
+async function failures(engine: Engine, kinds: readonly KindCounts[]): Promise<ReadonlyMap<string, Failing>> {
+  if (kinds.every(({ ready, delayed, held }) => ready + delayed + held === 0)) return new Map();
+  const { jobs } = await engine.list({ state: "queued", limit: MAX_QUEUED });
+  const failed = jobs.filter(({ lastOutcome }) => lastOutcome === "failed" || lastOutcome === "timed-out");
+  const byKind = Map.groupBy(failed, ({ kind }) => kind);
+  return new Map(
+    [...byKind].map(([kind, all]) => {
+      const latest = all.reduce((one, other) => ((other.startedAt ?? 0) > (one.startedAt ?? 0) ? other : one));
+      const lastError = latest.error ? `${latest.error.name}: ${latest.error.message}` : "it took too long";
+      return [kind, { jobs: all.length, latest: latest.id, lastError }];
+    }),
+  );
 }
 
 async function quarantine(

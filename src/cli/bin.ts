@@ -11,7 +11,7 @@ if (major < 24) {
 } else {
   // Loading takes most of a short command's time: a third of it is saved from the second call on.
   nodeModule.enableCompileCache?.();
-  // A reader that has seen enough (`| head`) is no failure.
+  // A reader that has seen enough (`| head`) is not a failure.
   process.stdout.on("error", (error: NodeJS.ErrnoException) => {
     if (error.code === "EPIPE") process.exit(0);
     throw error;

@@ -1,9 +1,10 @@
-// The errors for a job, incident or kind that does not exist, each with where to find existing ones.
+// From what was typed to what is in the store: ids and how they begin, and the errors for a job, incident or kind that does not exist.
 import type { Engine } from "../engine/engine.ts";
 import type { BatchInfo } from "../index.ts";
 import { batchOfBlockId } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { JobInfo } from "../job/job.ts";
+import { nearest } from "../job/text.ts";
 import type { Death, WorkerRow } from "../stores/liveness.ts";
 import type { JobFilter, ListPage } from "../stores/port.ts";
 
@@ -31,6 +32,29 @@ export function noSuchIncident(id: string): OutliveError {
   });
 }
 
+/** Fewer characters of an id do not count as a prefix: ids begin with the time, so every job of one day begins alike. */
+export const MIN_PREFIX = 6;
+const SHOWN = 5;
+
+export function severalBegin(what: "job" | "incident", prefix: string, ids: readonly string[]): OutliveError {
+  const shown = `${ids.slice(0, SHOWN).join(", ")}${ids.length > SHOWN ? ", ..." : ""}`;
+  return new OutliveError(
+    ErrorCode.notFound,
+    `Several ${what}s begin with ${prefix}: ${shown}.`,
+    "Write more of the id.",
+    { prefix, ids: ids.slice(0, SHOWN) },
+  );
+}
+
+/** The whole id of a job: the given one, or the only one that begins with it. Found within 200 ms or not at all. */
+export async function wholeId(engine: Engine, given: string): Promise<string> {
+  if ((await engine.get(given)) !== null || given.length < MIN_PREFIX) return given;
+  const { jobs } = await pageOfJobs(engine, { text: given }, 20, null);
+  const ids = jobs.map(({ id }) => id).filter((id) => id.startsWith(given));
+  if (ids.length > 1) throw severalBegin("job", given, ids);
+  return ids[0] ?? given;
+}
+
 export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError {
   const near = nearest(kind, kinds);
   const hint = near === null ? `There are: ${kinds.join(", ") || "none yet"}.` : `Did you mean ${near}?`;
@@ -38,30 +62,6 @@ export function noSuchKind(kind: string, kinds: readonly string[]): OutliveError
     kind,
     kinds,
   });
-}
-
-/** The word that is a few keystrokes away; null: none is near. */
-function nearest(word: string, words: readonly string[]): string | null {
-  const [best] = words
-    .map((one) => ({ one, distance: distance(word.toLowerCase(), one.toLowerCase()) }))
-    .sort((a, b) => a.distance - b.distance);
-  return best && best.distance <= Math.max(1, Math.floor(word.length / 3)) ? best.one : null;
-}
-
-/** The Levenshtein distance, with a swap of neighbours as one keystroke. */
-function distance(a: string, b: string): number {
-  const rows: number[][] = Array.from({ length: a.length + 1 }, (_, i) => [i]);
-  for (let j = 0; j <= b.length; j++) rows[0]![j] = j;
-  for (let i = 1; i <= a.length; i++) {
-    for (let j = 1; j <= b.length; j++) {
-      const same = a[i - 1] === b[j - 1] ? 0 : 1;
-      let least = Math.min(rows[i - 1]![j]! + 1, rows[i]![j - 1]! + 1, rows[i - 1]![j - 1]! + same);
-      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1])
-        least = Math.min(least, rows[i - 2]![j - 2]! + 1);
-      rows[i]![j] = least;
-    }
-  }
-  return rows[a.length]![b.length]!;
 }
 
 // Pages of jobs as the commands use them: the store limits how many rows each query scans, so a page is assembled from

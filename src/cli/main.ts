@@ -11,7 +11,8 @@ import { initCommand, migrateCommand } from "./commands/migrate.ts";
 import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
 import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
-import { incidentsCommand, recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { incidentsCommand } from "./commands/incidents.ts";
+import { recoverCommand, recoveryCommand } from "./commands/recover.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -24,7 +25,21 @@ type Action = (context: Context, command: Command) => Promise<number | void>;
 /** Adds a command to the program. `run` wraps its action: context, errors, exit code. */
 export type Register = (program: Command, run: (action: Action) => (...given: unknown[]) => Promise<void>) => void;
 
-/** Runs the CLI and answers its exit code. */
+/** The headings of `outlive --help`, and what stands under each. */
+const GROUPS: Readonly<Record<string, readonly string[]>> = {
+  "Start and run:": ["init", "work", "demo"],
+  "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "metrics"],
+  "Change:": ["enqueue", "signal", "retry", "cancel", "quarantine", "pause", "resume", "limit", "limits", "recover"],
+  "Batches:": ["submit", "batches", "batch", "abort"],
+  "The store:": ["check", "backup", "migrate", "torture"],
+};
+
+function group(program: Command): void {
+  for (const [heading, names] of Object.entries(GROUPS))
+    for (const command of program.commands) if (names.includes(command.name())) command.helpGroup(heading);
+}
+
+/** Runs the CLI and returns its exit code. */
 export async function main(
   argv: readonly string[],
   streams: Streams = { stdout: process.stdout, stderr: process.stderr },
@@ -65,6 +80,7 @@ export async function main(
       }
     });
   }
+  group(program);
   try {
     await program.parseAsync(argv, { from: "user" });
   } catch (thrown) {

@@ -137,6 +137,19 @@ function shrink(columns: readonly Column[], widths: number[], width: number): vo
   }
 }
 
+/** Broken at spaces, so that a command is cut nowhere; a longer word has a line of its own. */
+export function wrap(text: string, width: number): string[] {
+  const lines: string[] = [];
+  let line = "";
+  for (const word of text.split(" ")) {
+    if (line !== "" && widthOf(line) + 1 + widthOf(word) > width) {
+      lines.push(line);
+      line = word;
+    } else line = line === "" ? word : `${line} ${word}`;
+  }
+  return [...lines, line];
+}
+
 function textOf(cell: Cell): string {
   return typeof cell === "object" ? cell.text : String(cell);
 }

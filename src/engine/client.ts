@@ -445,7 +445,7 @@ async function sharedStore({ key, open }: ClientStore): Promise<{
   try {
     return { store: await entry.store, release };
   } catch (thrown) {
-    // Whoever comes next tries again.
+    // The next caller tries again.
     if (shared.get(key) === entry) shared.delete(key);
     throw thrown;
   }

@@ -375,7 +375,7 @@ async function readModule(file: string, name: string): Promise<readonly Leaf[]> 
   } catch (cause) {
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `${name} can't be loaded: ${(cause as Error).message}.`,
+      `${name}${lineIn(file, cause)} can't be loaded: ${(cause as Error).message.replace(/\.$/, "")}.`,
       "Correct the file; `node --check` may say more.",
       { file },
       { cause },
@@ -385,6 +385,13 @@ async function readModule(file: string, name: string): Promise<readonly Leaf[]> 
     throw unusable(`${name} has no default export.`, "Write `export default defineConfig({ ... })`.");
   const text = readFileSync(file, "utf8").split("\n");
   return leavesOf(config, (path) => `${name}:${lineOf(text, path)}`);
+}
+
+/** ":3" if the stack says at which line of the file it was. */
+function lineIn(file: string, cause: unknown): string {
+  const { stack = "" } = cause as { readonly stack?: string };
+  const at = stack.indexOf(`${file}:`);
+  return at < 0 ? "" : (/^:\d+/.exec(stack.slice(at + file.length))?.[0] ?? "");
 }
 
 /** Good enough for a message: from the line of its group on, the first line that begins with the key, or else has it. Comments are skipped. */

@@ -10,7 +10,7 @@ import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import type { JobState } from "../job/job.ts";
-import { type Clock, type Duration, pause, type Random } from "../job/time.ts";
+import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
@@ -90,7 +90,7 @@ export class Engine extends Client {
     await handle.stopped;
   }
 
-  /** Starts the worker of this process and answers a handle. */
+  /** Starts the worker of this process and returns a handle. */
   async start(options: WorkOptions = {}): Promise<WorkerHandle> {
     if (this.#host || this.#starting) {
       throw new OutliveError(
@@ -115,6 +115,9 @@ export class Engine extends Client {
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
     const { concurrency } = workSettings(options, [...kinds.keys()]);
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
+    // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
+    let abortedMono = signal?.aborted ? clock.mono() : null;
+    signal?.addEventListener("abort", () => (abortedMono ??= clock.mono()), { once: true });
     const host = await WorkerHost.start(
       {
         backend,
@@ -140,8 +143,10 @@ export class Engine extends Client {
     );
     this.#host = host;
     void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
-    if (signal?.aborted) void host.stop({ grace });
-    else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    if (signal?.aborted) {
+      const passedMs = clock.mono() - (abortedMono ?? clock.mono());
+      void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
+    } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     return host;
   }
 
@@ -163,7 +168,7 @@ export class Engine extends Client {
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }
 
-  /** Runs everything that is ready, and what that makes ready, then answers how it ended. Only for `sqlite::memory:`, in tests. */
+  /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
       throw new OutliveError(
@@ -208,7 +213,7 @@ export class Engine extends Client {
     return (this.#limits ??= new KeyLimits(this.store));
   }
 
-  /** Nobody claims jobs of this kind until `resume`. What runs goes on. */
+  /** No worker claims jobs of this kind until `resume`. What runs goes on. */
   async pause(kind: { readonly name: string } | string): Promise<void> {
     await this.#setPaused(kind, true);
   }
@@ -300,7 +305,7 @@ function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnsw
     case "of-batch":
       throw new OutliveError(
         ErrorCode.wrongState,
-        `Job ${id} can't be retried by itself: it is a block of batch ${answer.batch}, and its rows have been counted.`,
+        `Job ${id} can't be retried alone: it is a block of batch ${answer.batch}, and its rows have been counted.`,
         `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
         { jobId: id, batch: answer.batch },
       );

@@ -28,13 +28,13 @@ interface OperatedEngine {
 export class Operator {
   readonly #wiring: Wiring;
   readonly #engine: OperatedEngine;
-  readonly #recoveries: Recoveries;
+  readonly #passes: RecoveryPasses;
 
   /** Use `engine.operator`. */
   constructor(wiring: Wiring, engine: OperatedEngine) {
     this.#wiring = wiring;
     this.#engine = engine;
-    this.#recoveries = new Recoveries(wiring);
+    this.#passes = new RecoveryPasses(wiring);
   }
 
   /**
@@ -44,8 +44,8 @@ export class Operator {
   async recover(options: RecoverOptions = {}): Promise<Report | null> {
     const { signal } = options;
     const pass = options.restored
-      ? await this.#recoveries.restored(signal)
-      : await this.#recoveries.pass(this.#engine.own(), options);
+      ? await this.#passes.restored(signal)
+      : await this.#passes.pass(this.#engine.own(), options);
     if (pass.incidents.length === 0 && pass.failed.length === 0) return null;
     const stored = pass.incidents.length === 0 ? null : await this.#engine.report();
     const report = stored
@@ -56,12 +56,12 @@ export class Operator {
 
   /** The start-up recovery of `open`. */
   recoverAtOpen(): Promise<void> {
-    return this.#recoveries.atOpen();
+    return this.#passes.atOpen();
   }
 
   /** The workers whose work `recover` would take now, and why. Changes nothing. */
   deaths(): Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]> {
-    return this.#recoveries.findDead(this.#engine.own());
+    return this.#passes.findDead(this.#engine.own());
   }
 
   /**
@@ -71,7 +71,7 @@ export class Operator {
    * worker has that id.
    */
   noteDeath(worker: string, what: string, options: { readonly agoMs?: number } = {}): Promise<boolean> {
-    return this.#recoveries.noteDeath(worker, what, options);
+    return this.#passes.noteDeath(worker, what, options);
   }
 
   /**
@@ -131,7 +131,7 @@ export class Operator {
 
   /** On SQLite and Redis rebuilds the indexes; a PostgreSQL server is left to its own tools. Returns what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
   async repair(): Promise<readonly string[]> {
-    await this.#recoveries.assertNobodyWorks("repair it");
+    await this.#passes.assertNobodyWorks("repair it");
     return this.#store.upkeep.repair();
   }
 
@@ -156,7 +156,7 @@ export class Operator {
 export interface RecoverOptions {
   /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
   readonly signal?: AbortSignal;
-  /** A backup was put back: everything that its rows call running is put back at once. Refused while a worker lives. Default false. */
+  /** A backup was restored: everything that its rows call running is queued again at once. Refused while a worker lives. Default false. */
   readonly restored?: boolean;
   /** For callers with a timer: a pass that finds no dead worker emits no events, so it leaves no lines in the log. Default false. */
   readonly periodic?: boolean;
@@ -171,7 +171,7 @@ const MAX_EXITS = 1_000;
 /** A store that lets no write through for longer is blocked; less is ordinary work. */
 const BLOCKED_MS = 500;
 
-export class Recoveries {
+export class RecoveryPasses {
   readonly #wiring: Wiring;
   /** Silence is judged from when this engine began to watch. */
   readonly #detector: FailureDetector;
@@ -218,7 +218,7 @@ export class Recoveries {
   }
 
   /**
-   * After a backup was put back: the workers that its rows call alive are not, so all that they held is queued again at once, under a
+   * After a backup was restored: the workers that its rows call alive are not, so all that they held is queued again at once, under a
    * new epoch. Refused while the lock of a worker is held, unless the store itself knows that it was restored.
    */
   async restored(signal: AbortSignal | undefined): Promise<RecoveryPass> {

@@ -1,6 +1,7 @@
 // Checks options against the tables of settings.ts, and reads settings from text. An unknown key, a value of the wrong type or one
 // out of its limits is an error that names the option and says what it takes.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { nearest } from "../job/text.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { Setting } from "./settings.ts";
 
@@ -15,7 +16,7 @@ export function check(of: string, rows: Rows, options: unknown): void {
   if (issues.length === 0) return;
   throw new OutliveError(
     ErrorCode.optionInvalid,
-    `The options of ${of} are not usable: ${issues.join("; ")}.`,
+    `The options of ${of} are not usable: ${issues.join("; ").replace(/\?$/, "")}${issues.at(-1)!.endsWith("?") ? "?" : "."}`,
     "docs/settings.md lists every option with its default and its limits.",
     { of, issues },
   );
@@ -32,9 +33,14 @@ function* mistakes(rows: Rows, options: unknown, path: string): Generator<string
     if (value === undefined) continue;
     const row = Object.hasOwn(rows, key) ? rows[key] : undefined;
     if (isGroup(rows, key) && (!row || typeof value === "object")) yield* mistakes(rows, value, key);
-    else if (!row) yield `${key}: is not an option; there are ${namesIn(rows, prefix).join(", ")}`;
+    else if (!row) yield notAnOption(key, name, namesIn(rows, prefix));
     else if (!accepts(row, value)) yield `${key}: ${misfit(value)} ${takes(row)}`;
   }
+}
+
+function notAnOption(key: string, name: string, names: readonly string[]): string {
+  const near = nearest(name, names);
+  return `${key} is not an option; ${near === null ? `there are ${names.join(", ")}` : `did you mean ${near}?`}`;
 }
 
 function isGroup(rows: Rows, key: string): boolean {

@@ -354,15 +354,6 @@ interface InputMustBeJson {
 }
 
 /** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
-export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
-  name: string,
-  options: KindOptions & {
-    readonly input: S & JsonSchema<S>;
-    readonly output?: O;
-    readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
-    readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
-  },
-): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job<In = Json, Result = Json>(
   name: string,
   options?: KindOptions & {
@@ -372,6 +363,16 @@ export function job<In = Json, Result = Json>(
     readonly fair?: Fair<In>;
   },
 ): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
+// Last, because TypeScript shows the error of the last one: it names a misspelt option, and what is wrong with a schema.
+export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
+  name: string,
+  options: KindOptions & {
+    readonly input: S & JsonSchema<S>;
+    readonly output?: O;
+    readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
+    readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
+  },
+): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
 export function job(
   name: string,
   options: KindOptions & {

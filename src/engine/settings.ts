@@ -482,7 +482,7 @@ export const KIND_OPTIONS = {
   "retry.backoff": {
     type: "code",
     default: null,
-    takes: '"exponential", "linear", an object with the options below, or a function of failures and error',
+    takes: '"exponential", "linear", { type, base, max, jitter }, or a function of failures and error',
     accepts: (value) => value === "exponential" || value === "linear" || typeof value === "function",
     otherwise: '"exponential"',
     sentence: "How long to wait after a failure.",

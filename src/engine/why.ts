@@ -29,6 +29,9 @@ export interface Explanation {
     | "waits-for-signal"
     | "waits-for-jobs"
     | "limit"
+    | "rate"
+    | "strict-order"
+    | "debounced"
     | "key-paused"
     | "held-off"
     | "fair-turn"
@@ -71,7 +74,7 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
   return finished(job);
 }
 
-/** What is said about a job. */
+/** What `why` reports about a job. */
 export type Wording = Pick<Explanation, "because" | "text" | "next"> & { readonly details?: Explanation["details"] };
 
 function say(job: JobDetails, said: Wording): Explanation {
@@ -163,6 +166,8 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   const { store, now } = deps;
   if (job.waitsForResolution) return waitsForResolution(job);
   if (job.waitsAt !== null) return say(job, await waiting(deps, job, job.waitsAt));
+  if (job.runAt !== null && job.runAt > now() && job.latestAt !== undefined && job.attempt === 0)
+    return say(job, debounced(job.runAt, job.latestAt, now()));
   if (job.runAt !== null && job.runAt > now()) {
     const wait = humanMs(job.runAt - now());
     const cause =
@@ -185,7 +190,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     return say(job, {
       because: "degraded",
       text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
-      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
     });
   }
   const deaths = await deps.deaths();
@@ -208,6 +213,20 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   return ahead === null && isSuspect(job.counters)
     ? say(job, suspect(job, able, await store.inspect.suspects()))
     : turn(job, kind, able, ahead ?? 0);
+}
+
+function debounced(runAt: number, latestAt: number, now: number): Wording {
+  const dueInMs = runAt - now;
+  const bound =
+    runAt < latestAt
+      ? ", and every further event with its key puts that off"
+      : ": that is the latest time that `max` allows";
+  return {
+    because: "debounced",
+    text: `It is debounced and starts in ${humanMs(dueInMs)} (${isoInstant(runAt)})${bound}.`,
+    next: "",
+    details: { dueInMs, latestInMs: latestAt - now },
+  };
 }
 
 /** `step`: the wait that it began, by which its handler finds it again. */
@@ -263,7 +282,7 @@ function heldByKey(
   const details = { limit, key, ...(state && { taken: state.taken, held: state.held }) };
   if (state?.paused) {
     const { reason, at, until } = state.paused;
-    const end = until === null ? "until somebody resumes it" : `for ${humanMs(Math.max(0, until - now))} more`;
+    const end = until === null ? "until it is resumed" : `for ${humanMs(Math.max(0, until - now))} more`;
     return {
       because: "key-paused",
       text: `It is ready, but ${name} has been paused since ${isoInstant(at)}, ${end}: ${reason}.`,
@@ -287,10 +306,31 @@ function heldByKey(
     };
   if (throttle)
     return {
-      because: "limit",
+      because: "rate",
       text: `It is throttled: the job before it started less than ${humanMs(throttle.intervalMs!)} ago. It starts when that time has passed.`,
       next: "",
       details,
+    };
+  if (state?.applies.strict)
+    return {
+      because: "strict-order",
+      text: `It is ready, but an earlier job of ${name} has not ended${state.applies.intervalMs === null ? "" : ", or its rate allows no start yet"}: the order of this limit is strict, so the jobs of a key run one after the other, also through retries and waits.`,
+      next: "Look at the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
+      details,
+    };
+  if (state && isOfRate(state))
+    return {
+      because: "rate",
+      text: `It is ready, but as many jobs of ${name} have started as its rate allows: one in ${humanMs(state.applies.intervalMs!)}, and at most ${state.applies.burst} at once after a pause. It starts when its turn has come.`,
+      next: `Wait, or give the key a higher rate: outlive limit ${shellWord(limit)} ${shellWord(key)} --rate N`,
+      details: { ...details, intervalMs: state.applies.intervalMs, burst: state.applies.burst },
+    };
+  if (state && state.applies.running !== null)
+    return {
+      because: "limit",
+      text: `It is ready, but ${name} is full: ${state.taken} of ${state.applies.running} that may run at once do, or are about to. It is admitted when one of them has ended.`,
+      next: `Wait, or give the key more room: outlive limit ${shellWord(limit)} ${shellWord(key)} --running N`,
+      details: { ...details, running: state.applies.running },
     };
   return {
     because: "limit",
@@ -298,6 +338,11 @@ function heldByKey(
     next: `Wait, or give the key more room: outlive limit ${shellWord(limit)} ${shellWord(key)} --running N`,
     details,
   };
+}
+
+/** Whether the rate of a key holds its jobs, and not the number of those that run. */
+function isOfRate({ applies: { running, intervalMs }, taken }: KeyState): boolean {
+  return intervalMs !== null && (running === null || taken < running);
 }
 
 function waitsForResolution(job: JobDetails): Explanation {

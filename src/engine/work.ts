@@ -125,19 +125,19 @@ function unfit({ reason, detail }: EndOfLife & { why: "unfit" }): OutliveError {
       return new OutliveError(
         ErrorCode.schemaNewer,
         `This worker is too old for the store: ${detail}.`,
-        "It stopped claiming and gave back what it held. Upgrade the outlive package in this program.",
+        "It stopped claiming and released what it held. Upgrade the outlive package in this program.",
       );
     case "foreign-worker":
       return new OutliveError(
         ErrorCode.foreignWorker,
         `Two machines use one SQLite file: ${detail}.`,
-        "It stopped and gave back what it held. A SQLite file belongs to one machine; use PostgreSQL for several.",
+        "It stopped and released what it held. A SQLite file belongs to one machine; use PostgreSQL for several.",
       );
     case "store-replaced":
       return new OutliveError(
         ErrorCode.storeReplaced,
         `The store is not the one that this worker registered with: ${detail}.`,
-        "It stopped at once, and nothing that it writes is accepted. If a backup was put back, start this program again; if not, check the store's address.",
+        "It stopped at once, and nothing that it writes is accepted. If a backup was restored, start this program again; if not, check the store's address.",
         { why: detail },
       );
   }
@@ -154,6 +154,14 @@ export function runnableKinds(
   ofBatches: ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> = new Map(),
 ): ReadonlyMap<string, RunnableKind> {
   const runnable = new Map<string, RunnableKind>();
+  const text = (only as readonly unknown[] | undefined)?.find((one) => typeof one === "string");
+  if (text !== undefined)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The option only holds the text ${JSON.stringify(text)}, and takes what job() returned.`,
+      "Pass the jobs themselves: only: [mail].",
+      { only },
+    );
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
     if (!contract) throw unknownKind(name, contracts);

@@ -1,4 +1,4 @@
-// The rows of a file: what `csv` and `ndjson` return. Each row has the line on which it begins, and a row that is bad by itself is an
+// The rows of a file: what `csv` and `ndjson` return. Each row has the line on which it begins, and a row that is bad on its own is an
 // item with an error, so that it can fail alone. What makes the rest of a file doubtful ends the iteration with an error instead.
 import type { OutliveError } from "../job/errors.ts";
 

@@ -5,7 +5,7 @@ import { ErrorCode, OutliveError } from "./errors.ts";
 import type { Enqueued, JobDraft, JobId } from "./job.ts";
 import { type JobKey, MAX_KEYS, throttleKey, tooManyKeys } from "./limits.ts";
 import { encodeJson, type Json } from "./json.ts";
-import { storableText } from "./text.ts";
+import { nearest, storableText } from "./text.ts";
 import { type Clock, type Duration, durationMs, type Random } from "./time.ts";
 
 export interface EnqueueOptions {
@@ -124,7 +124,7 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>([
 
 function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): DraftOptions {
   for (const name in options) {
-    if (!OPTIONS.has(name)) throw optionInvalid(kind, name, "unknown", `Use ${[...OPTIONS].join(", ")}.`);
+    if (!OPTIONS.has(name)) throw notAnOption(kind, name);
   }
   const { id, priority = 0, runAt, delay } = options;
   if (id !== undefined) assertKey(id, `The id of a ${kind} job`);
@@ -180,11 +180,13 @@ function dedupeOf(
   }
   const { wait, max } = debounce!;
   const waitMs = durationMs(wait, `debounce.wait of a ${kind} job`);
-  const maxMs = max === undefined ? null : durationMs(max, `debounce.max of a ${kind} job`);
-  if (maxMs !== null && maxMs < waitMs)
-    throw optionInvalid(kind, "debounce", debounce, "Make `max` at least as long as `wait`.");
+  const maxMs = max === undefined ? NO_MAX_MS : durationMs(max, `debounce.max of a ${kind} job`);
+  if (maxMs < waitMs) throw optionInvalid(kind, "debounce", debounce, "Make `max` at least as long as `wait`.");
   return { dedupeKey: debounce!.key, dedupe: { then: "rerun", debounce: { waitMs, maxMs } } };
 }
+
+/** Without `max`. A hundred years, so that every debounced job has a latest time in its row, by which `why` knows it. */
+const NO_MAX_MS = 100 * 365 * 86_400_000;
 
 function policyOf(kind: string, then: string): Pick<JobDraft, "dedupe"> {
   if (then === "keep") return {};
@@ -192,10 +194,20 @@ function policyOf(kind: string, then: string): Pick<JobDraft, "dedupe"> {
   throw optionInvalid(kind, "dedupe", { then }, 'Use "keep", "replace" or "rerun".');
 }
 
+function notAnOption(kind: string, option: string): OutliveError {
+  const near = nearest(option, [...OPTIONS]);
+  return new OutliveError(
+    ErrorCode.optionInvalid,
+    `${option} is not an option of enqueue. No ${kind} job was enqueued.`,
+    near === null ? `There are ${[...OPTIONS].join(", ")}.` : `Did you mean ${near}?`,
+    { kind, option },
+  );
+}
+
 function optionInvalid(kind: string, option: string, value: unknown, hint: string): OutliveError {
   return new OutliveError(
     ErrorCode.optionInvalid,
-    `The option ${option} of a ${kind} job is ${JSON.stringify(value)}.`,
+    `The option ${option} of the ${kind} job is ${JSON.stringify(value)}.`,
     hint,
     { kind, option, value },
   );

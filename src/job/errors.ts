@@ -60,7 +60,7 @@ export const ErrorCode = {
   sqliteUnsafe: "SQLITE_UNSAFE",
   /** A live worker of another machine or kernel uses the same file. */
   foreignWorker: "FOREIGN_WORKER",
-  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or another one answers at its address. */
+  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or another one responds at its address. */
   storeReplaced: "STORE_REPLACED",
   /** The store refused for lack of room; nothing was written. */
   storeFull: "STORE_FULL",
@@ -151,6 +151,15 @@ export function isUnknownKind(thrown: unknown): boolean {
   return thrown instanceof OutliveError && thrown.code === ErrorCode.kindUnknown;
 }
 
+export function undeclaredKind(kind: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.kindUnknown,
+    `The kind ${JSON.stringify(kind)} was never declared in this store.`,
+    "Pass its job to `open({ jobs })` or to the client's `jobs`, so that its settings are known before its first job.",
+    { kind },
+  );
+}
+
 /** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
 export class TerminalError extends Error {
   override readonly name: string = "TerminalError";
@@ -184,7 +193,7 @@ const MAX_STACK = 16_384;
 /** Makes a storable error of whatever a handler threw; a thrown string, object or undefined included. Never throws. */
 export function toStoredError(thrown: unknown): StoredError {
   try {
-    // An error of another realm (node:vm) is no instance of this one's Error.
+    // An error of another realm (node:vm) is not an instance of this one's Error.
     if (!Error.isError(thrown)) return { name: "NonError", message: clean(describe(thrown), MAX_MESSAGE) };
     const { name, message, stack } = thrown;
     return {

@@ -81,9 +81,9 @@ export interface Events {
     readonly attempt: number;
     readonly durationMs: number;
   };
-  /** A worker took a job: an attempt begins. Told to those who ask for it by name only. */
+  /** A worker took a job: an attempt begins. Only for listeners that ask for it by name. */
   "job.claimed": { readonly jobId: string; readonly kind: string; readonly attempt: number };
-  /** An attempt ended, however it did, and that is durable. Told to those who ask for it by name only. */
+  /** An attempt ended, however it did, and that is durable. Only for listeners that ask for it by name. */
   "attempt.ended": {
     readonly jobId: string;
     readonly kind: string;
@@ -115,7 +115,7 @@ export interface Events {
     readonly attemptEnded: boolean;
     readonly error: StoredError;
   };
-  /** The store refused or failed; the engine tries again by itself. */
+  /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };

@@ -72,7 +72,7 @@ export interface KindSettings {
   readonly timeoutMs: number | null;
   /** Caps what heartbeats of the job can add to its deadline; null: no cap. */
   readonly maxRuntimeMs: number | null;
-  /** How long after its deadline, or after a cancel, a handler may still end by itself. */
+  /** How long after its deadline, or after a cancel, a handler may still end on its own. */
   readonly graceMs: number;
   readonly limits: Limits;
   readonly backoff: Backoff;
@@ -125,7 +125,7 @@ export interface ClaimedJob {
   readonly counters: Counters;
   /** Time left until the deadline when it was claimed; null: none. */
   readonly deadlineInMs: number | null;
-  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process, or ANY_NUMBER (isolation.ts). Null: it is no suspect. */
+  /** If it was in flight at a death: with how many such jobs, itself included, it may run in one process, or ANY_NUMBER (isolation.ts). Null: it is not a suspect. */
   readonly together: number | null;
   /** How the attempt before this one ended; null at the first. */
   readonly lastOutcome: Outcome | null;
@@ -151,7 +151,7 @@ export interface JobInfo {
   readonly priority: number;
   readonly dedupeKey: string | null;
   readonly createdAt: number;
-  /** When it may be claimed, if that was said or a retry waits; null: at once. */
+  /** When it may be claimed, if a time was set or a retry waits; null: at once. */
   readonly runAt: number | null;
   readonly startedAt: number | null;
   readonly deadlineAt: number | null;
@@ -175,6 +175,8 @@ export interface JobInfo {
   readonly keys: readonly { readonly limit: string; readonly key: string }[];
   /** The key that has no room for it; null: it does not wait for one. `turn`: it waits for nothing but its key's turn among the others of a fair kind. */
   readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
+  /** It is debounced, and is not put off beyond this instant. Omitted: it is not debounced, or its store does not say. */
+  readonly latestAt?: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
 }

@@ -83,8 +83,8 @@ function keyId(text: string): number {
   return ((a ^ (b >>> 16)) >>> 0) * 0x100000 + ((b ^ (a >>> 16)) >>> 12);
 }
 
-/** The limit behind `throttle`: its period is in its name, so that every process knows it without a declaration. */
-const THROTTLE = "throttle/";
+/** What the name of the limit behind `throttle` begins with. Its period follows, so that every process knows it without a declaration. */
+export const THROTTLE = "throttle/";
 
 export function throttleKey(kind: string, key: string, everyMs: number): JobKey {
   return jobKey(`${THROTTLE}${everyMs}`, `${kind}/${key}`);
@@ -107,7 +107,7 @@ export interface KeyFacts {
   readonly unclaimed: number;
   /** When the next start would be on time: the theoretical arrival time of GCRA. 0: no start yet. */
   readonly arrivalAt: number;
-  /** Nothing starts before then; 0: not held off; infinite: it is paused until somebody resumes it. */
+  /** Nothing starts before then; 0: not held off; infinite: it is paused until it is resumed. */
   readonly heldOffUntil: number;
 }
 
@@ -336,7 +336,7 @@ export function roundsFor(most: number, weights: readonly number[]): number {
 export interface DedupePolicy {
   /**
    * replace: a job that has not begun gets this input, priority and time; any other is kept. rerun: the same, and a job that has begun runs
-   * once more after it has ended, with the latest input.
+   * again after it has ended, with the latest input.
    */
   readonly then: "replace" | "rerun";
   /** Debounce: it runs when no further one has come for `waitMs`, and `maxMs` after the first at the latest. */

@@ -73,7 +73,7 @@ function trim(value: number): string {
   return String(Number(value.toFixed(1)));
 }
 
-/** An instant as ISO text. A damaged row may hold a number that is none: it is shown as the latest that there is. */
+/** An instant as ISO text. A damaged row may hold a number that is not an instant: it is shown as the latest possible one. */
 export function isoInstant(at: number): string {
   return new Date(Math.max(-LATEST, Math.min(LATEST, at))).toISOString();
 }

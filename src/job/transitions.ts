@@ -373,7 +373,7 @@ export function quarantine(job: JobView, what: readonly string[]): Change {
 
 /** What to do about a job of which a stored text is not what was written. */
 export const CORRUPT_HINT =
-  "Enqueue it again with the right input, or put a backup back; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
+  "Enqueue it again with the right input, or restore a backup; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
 
 /**
  * An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. `parent`: the job with whose

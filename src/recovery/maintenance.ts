@@ -71,16 +71,18 @@ const BATCHES_MS = 1_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 
+export interface MaintenanceDeps {
+  readonly store: Store;
+  readonly liveness: Liveness;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly events: Emitter;
+  readonly newId: () => string;
+  readonly processState: ProcessCheck;
+}
+
 export class Maintenance {
-  readonly #deps: {
-    store: Store;
-    liveness: Liveness;
-    clock: Clock;
-    random: Random;
-    events: Emitter;
-    newId: () => string;
-    processState: ProcessCheck;
-  };
+  readonly #deps: MaintenanceDeps;
   readonly #options: MaintenanceOptions;
   readonly #host: MaintenanceHost;
   readonly #heartbeat: Heartbeat;
@@ -102,19 +104,7 @@ export class Maintenance {
   #follows = false;
   #warnedBlocked = false;
 
-  constructor(
-    deps: {
-      store: Store;
-      liveness: Liveness;
-      clock: Clock;
-      random: Random;
-      events: Emitter;
-      newId: () => string;
-      processState: ProcessCheck;
-    },
-    options: MaintenanceOptions,
-    host: MaintenanceHost,
-  ) {
+  constructor(deps: MaintenanceDeps, options: MaintenanceOptions, host: MaintenanceHost) {
     this.#deps = deps;
     this.#options = options;
     this.#host = host;

@@ -12,9 +12,10 @@ export interface Batches {
 
   /**
    * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
-   * failed at once. Resolves when durable.
+   * failed at once. Resolves when durable. `asNext`: the blocks are new ones that come right after those that are there; if another submitter was
+   * quicker, nothing is added and the answer says where the next block begins.
    */
-  append(batch: string, round: number, blocks: readonly BlockDraft[]): Promise<AppendAnswer>;
+  append(batch: string, round: number, blocks: readonly BlockDraft[], asNext?: boolean): Promise<AppendAnswer>;
 
   /** One transaction: an open batch is sealed and, if it was held, released. Any other state is returned as it is. */
   seal(batch: string, round: number): Promise<BatchState | "missing">;
@@ -67,9 +68,10 @@ export interface OpenedBatch {
   readonly batch: BatchRow;
 }
 
-/** `blocks` and `rows` are those that this call added. */
+/** `appended`: the blocks and rows that this call added. `moved`: those that are there, and not as the caller thought. */
 export type AppendAnswer =
   | { readonly is: "appended"; readonly blocks: number; readonly rows: number }
+  | { readonly is: "moved"; readonly blocks: number; readonly rows: number }
   | { readonly is: "closed"; readonly state: BatchState }
   | { readonly is: "missing" };
 

@@ -218,6 +218,7 @@ export async function openBackend(
   deps: BackendDeps,
   kind: OpenKind,
 ): Promise<Backend> {
+  assertNode();
   const row = storeAt(url);
   assertLivenessFits(row, options);
   const backend = await row.open(url, options, deps, kind);
@@ -230,6 +231,19 @@ function assertLivenessFits({ name, title }: StoreRow, { liveness = "none" }: St
     ErrorCode.optionInvalid,
     `\`liveness\` is ${shownAddress(liveness)}, and a ${title} store has a proof of life of its own.`,
     "Remove `liveness`: it is for a PostgreSQL store behind a pooler.",
+  );
+}
+
+const LEAST_NODE = 24;
+
+/** What is missing in older ones fails later, and far from its cause: SQLite is not built in, for instance. */
+function assertNode(version: string = process.versions.node): void {
+  if (Number(version.split(".", 1)[0]) >= LEAST_NODE) return;
+  throw new OutliveError(
+    ErrorCode.storeUnusable,
+    `Outlive needs Node 24.16 or newer, and this is Node ${version}.`,
+    "Install a newer Node. Nothing was opened.",
+    { node: version },
   );
 }
 

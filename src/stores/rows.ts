@@ -15,27 +15,92 @@ import {
   type Outcome,
   OUTCOMES,
 } from "../job/job.ts";
-import { HASH } from "../job/lease.ts";
+import { HASH, type Lease } from "../job/lease.ts";
+import type { JobOutcome } from "../job/waits.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
+import type { HeldJob } from "./port.ts";
 import type { StoreNote } from "./store-parts.ts";
 import type { WorkerRow, WorkerState } from "./liveness.ts";
 
 /** SQLite has no booleans: there it is 0 or 1. */
 type Flag = boolean | number;
 
-export interface CounterColumns {
-  readonly errors: number;
-  readonly crashes: number;
-  readonly blamed: number;
-  readonly timeouts: number;
-  readonly interruptions: number;
-  readonly losses: number;
-}
+/** The columns are named after the counters. */
+export type CounterColumns = Counters;
 
 export function counters(row: CounterColumns): Counters {
   const { errors, crashes, blamed, timeouts, interruptions, losses } = row;
   return { errors, crashes, blamed, timeouts, interruptions, losses };
+}
+
+/** A running job as recovery reads it. */
+export interface HeldColumns extends CounterColumns {
+  readonly seq: number;
+  readonly id: string;
+  readonly kind: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly deadline_at: number | null;
+  readonly last_step: string | null;
+  /** The row of a block that had begun. */
+  readonly begun: number | null;
+}
+
+export function heldJob(
+  row: HeldColumns,
+  rest: Pick<HeldJob, "worker" | "kind" | "deathsElsewhere" | "begun">,
+): HeldJob {
+  return {
+    id: row.id,
+    row: row.seq,
+    state: "running",
+    epoch: row.epoch,
+    fence: row.fence,
+    counters: counters(row),
+    deadlineAt: row.deadline_at,
+    lastStep: row.last_step,
+    ...rest,
+  };
+}
+
+/** How a job ended, as those that wait for its result read it. */
+export interface OutcomeColumns {
+  readonly id: string;
+  readonly state: number;
+  readonly result: string | null;
+  readonly error: string | null;
+}
+
+/** In the order of `ids`; a job that was not found is missing. */
+export function jobOutcomes(ids: readonly string[], rows: readonly OutcomeColumns[]): JobOutcome[] {
+  const found = new Map(rows.map((row) => [row.id, row]));
+  return ids.map((id) => {
+    const row = found.get(id);
+    if (!row) return { id, state: "missing", result: null, error: null };
+    const error = row.error === null ? null : storedError(row.error);
+    return { id, state: JOB_STATES[row.state]!, result: row.result, error };
+  });
+}
+
+/** The row of a job whose settlement was refused. */
+export interface SettledColumns {
+  readonly state: number;
+  readonly epoch: number;
+  readonly fence: number;
+  readonly outcome: number | null;
+  readonly worker: string | null;
+}
+
+/** Whether the job succeeded by the attempt of this lease, and nothing has run it since. */
+export function succeededBy(lease: Lease, row: SettledColumns): boolean {
+  return (
+    row.epoch === lease.epoch &&
+    row.fence === lease.fence &&
+    row.state !== STATE.running &&
+    row.worker === lease.worker &&
+    row.outcome === OUTCOME.succeeded
+  );
 }
 
 /** When a running job has to end; null: never. And how long its attempt may take in all. */
@@ -146,6 +211,8 @@ export interface JobColumns extends CounterColumns {
   /** JSON: the limit and the key of each of its keys; and the door at which it waits, by its place among them, or from -1 downward if it waits for the turn of that key. */
   readonly keys: string | null;
   readonly door: number | null;
+  /** Of a debounced job. */
+  readonly latest_at: number | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -177,6 +244,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     parent: row.parent,
     waitsAt: waits ? row.wait_step : null,
     ...keysOf(row),
+    ...(row.latest_at !== null && { latestAt: row.latest_at }),
     waitsForResolution,
   };
 }
@@ -201,7 +269,7 @@ export function storedError(stored: unknown): StoredError {
   return { name: "Unreadable", message: `the stored error is damaged: ${text}` };
 }
 
-/** JSON that was stored, as its value; what is none any more as its text. */
+/** JSON that was stored, as its value; a text that is no longer JSON as it is. */
 export function storedValue(stored: unknown): unknown {
   if (stored === null) return null;
   const text = asText(stored);

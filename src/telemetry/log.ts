@@ -224,8 +224,8 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
   }
 }
 
-// Two ways of writing the log, one line per fact: for people and for machines. What a line says is decided in log.ts; secrets are
-// taken out here, and nothing in a text can start a second line.
+// Two ways of writing the log, one line per fact: for people and for machines. Secrets are taken out here, and nothing in a text can start
+// a second line. For people the places in their own code that an error came from follow its line, indented.
 
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
@@ -256,12 +256,29 @@ export function prettyWriter(options: WriterOptions = {}): Logger {
   const speaker = Object.values(who).join(" ");
   const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
     colours ? styleText(style, text, { validateStream: false }) : text;
-  const line = (level: Level, message: string): void => {
-    const time = paint("dim", new Date(now()).toISOString().slice(11, 23));
+  const line = (level: Level, message: string, data?: object): void => {
+    const time = paint("dim", new Date(now()).toISOString().slice(11));
     const name = paint(level === "error" ? "red" : level === "warn" ? "yellow" : "dim", level.padEnd(5));
     write(`${time} ${name} ${speaker === "" ? "" : `[${speaker}] `}${oneLine(redactText(message))}\n`);
+    const { stack } = (data as { readonly error?: { readonly stack?: unknown } })?.error ?? {};
+    if (typeof stack !== "string") return;
+    for (const frame of userFrames(stack)) write(`    ${paint("dim", oneLine(redactText(frame)))}\n`);
   };
   return logger(line);
+}
+
+const FRAMES = 4;
+/** The folder of this package's code. */
+const OURS = import.meta.dirname.replace(/[^/\\]+$/, "");
+
+/** The frames of a stack that are the user's own code, innermost first: neither Node's, nor ours, nor a package's. */
+export function userFrames(stack: string): string[] {
+  return stack
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => /^at .*(?:file:\/\/|\/|[A-Z]:\\)/.test(line))
+    .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/") && !line.includes(OURS))
+    .slice(0, FRAMES);
 }
 
 function logger(line: (level: Level, message: string, data?: object) => void): Logger {

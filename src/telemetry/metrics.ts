@@ -37,7 +37,7 @@ export function attachMetrics(engine: Measured, options: MetricsOptions = {}): (
   };
 }
 
-/** One process's metrics as they cross a process boundary: what `registry.getMetricsAsJSON()` answers. */
+/** One process's metrics as they cross a process boundary: what `registry.getMetricsAsJSON()` returns. */
 export type MetricsSnapshot = readonly MetricObjectWithValues<MetricValue<string>>[];
 
 /** The metrics of several processes as one text. Sums counters and histograms; gauges by their own aggregator. */
@@ -318,7 +318,7 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
   gauge("outlive_paused", "1: no worker claims jobs of this kind", ["kind"], (it, { counts }) => {
     for (const { kind, paused } of counts) it.set({ kind }, paused ? 1 : 0);
   });
-  gauge("outlive_workers", "Workers that are not over", ["state"], (it, { workers }) => {
+  gauge("outlive_workers", "Workers that have not ended", ["state"], (it, { workers }) => {
     for (const state of ["live", "recovering"] as const)
       it.set({ state }, workers.filter((worker) => worker.state === state).length);
   });

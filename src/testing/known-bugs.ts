@@ -31,7 +31,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   ),
   knownBug(
     3,
-    "A zombie completes the newer run (Oban, River), or gives a slot back twice (Solid Queue).",
+    "A zombie completes the newer run (Oban, River), or frees a slot twice (Solid Queue).",
     conformance,
     crash("a worker frozen past its lease loses its work"),
   ),
@@ -45,7 +45,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(6, "A page full of jobs that can't be rescued hides the others (River).", conformance),
   knownBug(
     7,
-    "The reaper hangs for ever on one database call without a timeout (River).",
+    "The reaper hangs forever on one database call without a timeout (River).",
     crash("a process frozen inside a write transaction stops all others but loses nothing"),
   ),
   knownBug(8, "A kind that this process doesn't know is discarded (River) or failed (Alya).", conformance),
@@ -84,7 +84,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   }),
   knownBug(
     20,
-    "Slots, unique keys and locks leaked by a dead holder block work for ever (Solid Queue, Oban).",
+    "Slots, unique keys and locks leaked by a dead holder block work forever (Solid Queue, Oban).",
     conformance,
   ),
   knownBug(
@@ -117,14 +117,14 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(31, "Capacity by position instead of by count: 4 ran at limit 2 (Hatchet).", conformance),
   knownBug(
     32,
-    "An enqueue reads that the key is full while the last holder finishes and finds nobody waiting: stuck (Solid Queue).",
+    "An enqueue reads that the key is full while the last holder finishes and finds no job waiting: stuck (Solid Queue).",
     conformance,
   ),
   knownBug(33, "A saturated key at the head hides all others (pg-boss).", conformance),
-  knownBug(34, "Rows taken beyond the limit and put back burn a retry (pg-boss).", conformance),
+  knownBug(34, "Rows taken beyond the limit and released burn a retry (pg-boss).", conformance),
   knownBug(35, "Maintenance that frees slots races the workers at their start (Solid Queue).", conformance),
   knownBug(36, "One bad item in a dequeued batch strands the rest (DBOS 546).", conformance),
-  knownBug(37, "A draining executor claims again what recovery has just put back (DBOS 804).", conformance),
+  knownBug(37, "A draining executor claims again what recovery has just requeued (DBOS 804).", conformance),
   knownBug(38, "An older event overwrites the newer one in a debounce (Inngest 4800).", conformance),
   knownBug(39, "A signal sent while the wait is being written is lost (Hatchet 4314).", conformance),
   knownBug(

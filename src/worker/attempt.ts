@@ -155,7 +155,7 @@ export class Attempt implements BlockAttempt {
     try {
       returned = this.kind.handler(input as never, this);
       if (isThenable(returned)) {
-        // Inside: the `then` of what is no promise may throw.
+        // Inside: the `then` of what is not a promise may throw.
         return void returned.then(
           (value) => this.#returned(value),
           (thrown: unknown) => this.#threw(thrown),

@@ -55,3 +55,54 @@ test("a batch whose failed rows are retried takes no rows of programs: the round
   assert.deepEqual([info?.state, info?.round], ["completed", 2]);
   assert.deepEqual(info?.rows, { total: 3, succeeded: 2, failed: 1, quarantined: 0, aborted: 0, left: 0 });
 });
+
+test("programs that append to one batch at the same time lose no row, and each line is one row's", async () => {
+  const seen: [number, unknown][] = [];
+  const kept = batch("kept", { block: 3 }).handle(({ line, input }) => void seen.push([line, input]));
+  await using engine = await open("sqlite::memory:", { jobs: [kept], logger: false });
+  const rows = await engine.openBatch(kept);
+  const parts = ["a", "b", "c"].map((name) => Array.from({ length: 200 }, (_, n) => `${name}${n}`));
+  const added = await Promise.all(parts.map((part) => rows.append(part)));
+  assert.deepEqual(
+    added.map((one) => one.rows),
+    [200, 200, 200],
+  );
+  await rows.seal();
+  await engine.runUntilIdle();
+  assert.deepEqual(new Set(seen.map(([, input]) => input)), new Set(parts.flat()));
+  assert.deepEqual(
+    seen.map(([line]) => line).toSorted((a, b) => a - b),
+    Array.from({ length: 600 }, (_, n) => n + 1),
+  );
+});
+
+test("two submissions with one key at the same time both return the whole batch, whichever seals it", async () => {
+  const ran: unknown[] = [];
+  const shared = batch("shared", { block: 2 }).handle(({ input }) => void ran.push(input));
+  await using engine = await open("sqlite::memory:", { jobs: [shared], logger: false });
+  let firstIsSealed = (): void => {};
+  const sealed = new Promise<void>((resolve) => (firstIsSealed = resolve));
+  // Opened while the batch is open, and read to its end after the other one has sealed it.
+  async function* late(): AsyncGenerator<number> {
+    yield* upTo(3);
+    await sealed;
+    yield* [4, 5];
+  }
+  const second = engine.submit(shared, late(), { key: "k" });
+  const first = await engine.submit(shared, upTo(5), { key: "k" });
+  firstIsSealed();
+  const both = [first, await second];
+  assert.deepEqual(
+    both.map(({ id, rows }) => [id, rows]),
+    [
+      [first.id, 5],
+      [first.id, 5],
+    ],
+  );
+  assert.equal(both.filter(({ created }) => created).length, 1);
+  await engine.runUntilIdle();
+  assert.deepEqual(
+    ran.toSorted((a, b) => Number(a) - Number(b)),
+    [...upTo(5)],
+  );
+});

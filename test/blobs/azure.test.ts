@@ -14,7 +14,7 @@ import { blobConformance } from "../../src/testing/index.ts";
 import { says } from "../engine/engines.ts";
 import { untilTrue } from "../support/processes.ts";
 
-// The account and the key that every azurite has, and that are no secret.
+// The account and the key that every azurite has, and that are not secret.
 const account = "devstoreaccount1";
 const key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 const folder = mkdtempSync(join(tmpdir(), "outlive-azurite-"));

@@ -19,7 +19,7 @@ async function withDead(engine: Engine, many: number): Promise<void> {
   await worker.stop();
 }
 
-test("retry by ids: each is told, one that can't be retried stops no other", async (t) => {
+test("retry by ids: each is reported, and one that can't be retried does not stop the others", async (t) => {
   const place = new Place(t);
   const engine = await place.engine({ jobs: [broken, mail] });
   await withDead(engine, 3);

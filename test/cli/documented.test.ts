@@ -21,7 +21,7 @@ test("every command has its heading in docs/cli.md, and what it prints with --js
   assert.ok(names.includes("torture"));
   const named = (lines: readonly string[], name: string): boolean =>
     lines.some((line) => new RegExp(`\`${name}[ \`]`).test(line));
-  // The old spellings of `incidents` are told with it.
+  // The old spellings of `incidents` are documented with it.
   const alias = "recovery";
   assert.deepEqual(
     names.filter((name) => name !== alias && !named(headings, name)),

@@ -1,4 +1,4 @@
-// `check --integrity` and `--repair` on sound, inconsistent and damaged files, `backup`, and `recover --restored` after one was put back.
+// `check --integrity` and `--repair` on sound, inconsistent and damaged files, `backup`, and `recover --restored` after one was restored.
 import assert from "node:assert/strict";
 import {
   closeSync,
@@ -72,7 +72,7 @@ test("check --repair rebuilds an index that disagrees with its table, and says s
   assert.equal((await reopened.counts()).find(({ kind }) => kind === "slow")?.ready, 300);
 });
 
-test("recover --restored puts back at once what a backup calls running, and is refused while a worker lives", async (t) => {
+test("recover --restored requeues at once what a backup calls running, and is refused while a worker lives", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 60_000 });
@@ -82,7 +82,7 @@ test("recover --restored puts back at once what a backup calls running, and is r
   assert.equal(refused.code, 4);
   assert.match(refused.stderr, /is alive on this store/);
 
-  // A backup in the middle of the work, put back on a machine without the lock files.
+  // A backup in the middle of the work, restored on a machine without the lock files.
   await engine.close();
   worker.kill("SIGKILL");
   await worker.exited;
@@ -209,7 +209,7 @@ function pairs(path: string): Map<string, Pair> {
   return new Map(rows.map((row) => [row.id, { ...row }]));
 }
 
-test("a backup under load, put back after everybody was killed, loses nothing that it held, and no fence falls", async (t) => {
+test("a backup under load, restored after every process was killed, loses nothing that it held, and no fence falls", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);
@@ -254,7 +254,7 @@ test("a backup under load, put back after everybody was killed, loses nothing th
   assert.deepEqual(fallen, [], "whatever ran again did so above every fence that was ever issued");
 });
 
-test("outlive backup refuses to overwrite a file unless it is told to, and leaves nothing else behind", async (t) => {
+test("outlive backup refuses to overwrite a file unless --force is passed, and leaves nothing else behind", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await engine.enqueue(slow, { ms: 1 });

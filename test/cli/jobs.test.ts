@@ -23,7 +23,7 @@ steps.handle(async (input, run) => {
   return { n: input.n, text: "y".repeat(500) };
 });
 
-/** Steps and logs are told by their instants: what came in the same millisecond has no order. */
+/** Steps and logs are listed by their instants: what came in the same millisecond has no order. */
 async function anotherInstant(): Promise<void> {
   for (const before = Date.now(); Date.now() === before;) await pause(1);
 }

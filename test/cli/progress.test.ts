@@ -7,7 +7,7 @@ import { progress, type Terminal } from "../../src/cli/terminal.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import { job, open } from "../../src/index.ts";
 
-test("at most a line a second, and none for what is over sooner", () => {
+test("at most a line a second, and none for what ends sooner", () => {
   let now = 0;
   const lines: string[] = [];
   const told = progress(

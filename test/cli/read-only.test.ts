@@ -30,7 +30,7 @@ test("NFR-009 with --read-only a damaged store can be looked at, as far as it ca
 test("with --read-only a repair, a migration and a worker are refused, and neither they nor a check write anything", async (t) => {
   const place = new Place(t);
   await disagreeing(place);
-  // SQLite itself puts an empty log and its index beside a file that is read.
+  // SQLite itself puts an empty log and its index next to a file that is read.
   const isSqlites = (name: string): boolean =>
     name.endsWith("-shm") || (name.endsWith("-wal") && statSync(`${place.path}-wal`).size === 0);
   const files = (): unknown[] => [
@@ -59,7 +59,7 @@ test("with --read-only a repair, a migration and a worker are refused, and neith
   assert.deepEqual(files(), before);
 });
 
-test("a look with --read-only does not finish a repair that was interrupted: it says who does", async (t) => {
+test("--read-only does not finish an interrupted repair: it says which command does", async (t) => {
   const place = new Place(t);
   await (await place.engine()).close();
   const journal = `${place.path}.swap`;

@@ -30,7 +30,7 @@ test("a store without workers and incidents says so", async (t) => {
   assert.deepEqual(recovered.value, { report: null });
   assert.equal(
     status.stdout,
-    "Nobody is dead; nothing would be recovered.\n\nThere was no recovery yet: no worker has died.\n",
+    "No worker is dead; nothing would be recovered.\n\nThere was no recovery yet: no worker has died.\n",
   );
   assert.equal(report.stdout, "There was no recovery yet: no worker has died.\n");
   assert.deepEqual(latest.value, { wouldRecover: [], latest: null });
@@ -110,9 +110,27 @@ test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown
 
   const [one, oneJson] = await Promise.all([run("incident", id), json("incident", id)]);
   assert.deepEqual(shapeOf(oneJson.value), REPORT);
-  assert.equal(one.stdout, report.stdout);
+  const [again, prefix] = await Promise.all([run("incidents", id), run("incident", id.slice(0, -1))]);
+  assert.deepEqual([again.stdout, prefix.stdout].map(withoutTimes), [one.stdout, one.stdout].map(withoutTimes));
   assert.equal(
-    one.stdout
+    withoutTimes(one.stdout),
+    `Incident ${id}
+
+worker     ${String(worker)} (pid P on H, V)
+how        its process is gone (pid P, start ticks N, NS)
+found      T (A ago), after running for A
+heartbeat  A before that
+recovered  in A, by recover
+held       1 job
+
+JOB     KIND  LAST STEP  DECISION              RUNNING AGAIN
+slow-1  slow  -          runs again (crash 1)        not yet
+
+outlive job slow-1
+`,
+  );
+  assert.equal(
+    report.stdout
       .replaceAll(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, "T")
       .replace(/heartbeat: \S+ ago/, "heartbeat: A ago")
       .replace(/Duration: \d\.\ds/, "Duration: 0.0s"),
@@ -148,7 +166,7 @@ test("a frozen worker is silent; recover judges it only after it watched for a l
   assert.equal((workers.value as { workers: { known: string }[] }).workers[0]?.known, "silent");
   assert.match(
     first.stdout,
-    /^Nobody is dead; nothing was recovered\.\n1 worker is silent but not proved dead .*outlive recover --wait\n$/,
+    /^No worker is dead; nothing was recovered\.\n1 worker is silent but not proved dead .*outlive recover --wait\n$/,
   );
   const waited = await run("recover", "--wait");
   assert.equal(waited.code, 0);
@@ -178,3 +196,11 @@ test("a process frozen inside a transaction is named by status", async (t) => {
     ["store-blocked"],
   );
 });
+
+function withoutTimes(text: string): string {
+  return text
+    .replaceAll(/\d{4}-\d\d-\d\d [\d:]+Z/g, "T")
+    .replaceAll(/\b[\d.]+(?:ms|s|m)\b/g, "A")
+    .replace(/\(pid \d+ on \S+, \S+\)/, "(pid P on H, V)")
+    .replace(/\(pid \d+, start ticks \d+, [^)]+\)/, "(pid P, start ticks N, NS)");
+}

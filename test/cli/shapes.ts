@@ -49,6 +49,7 @@ export const USAGE = { error: { code: "string", message: "string", hint: "string
 
 export const KIND = {
   kind: "string",
+  failing: "null",
   paused: "boolean",
   ready: "number",
   oldestReadyMs: "number",

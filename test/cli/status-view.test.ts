@@ -61,6 +61,7 @@ function aSurvey(given: Partial<Survey> = {}): Survey {
     kinds: [],
     workers: [],
     incidents: [],
+    failing: new Map(),
     lastQuarantinedAt: null,
     corruptCount: 0,
     ...given,
@@ -81,9 +82,9 @@ test("when all is well it says so and advises nothing", () => {
     `All is well  2026-11-15 12:00:00Z
 store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
 
-KIND    READY  OLDEST  DELAYED  RUNNING  DEAD  QUARANT.
-mail    1,200    3.2s        -        3     -         -
-render      -       -        7        -     -         -
+KIND    READY  OLDEST  DELAYED  RUNNING  DONE  DEAD  QUARANT.
+mail    1,200    3.2s        -        3     -     -         -
+render      -       -        7        -     -     -         -
 
 WORKER        PID  STATE     HELD  HEARTBEAT  LOOP LAG
 here-4242-a  4242  live   3 of 10     2s ago       1ms`,
@@ -95,15 +96,40 @@ test("held jobs have a column, only if a limit holds any, and all fits 80 column
   const survey = aSurvey({ kinds, workers: [aWorker("here-4242-a", { kinds: ["sync", "render"] })] });
   assert.ok(
     text(survey).includes(`
-KIND    READY  OLDEST  DELAYED   HELD  RUNNING  DEAD  QUARANT.
-sync        -       -        7  1,200        3     1         -
-render      2       -        -      -        -     -         -
+KIND    READY  OLDEST  DELAYED   HELD  RUNNING  DONE  DEAD  QUARANT.
+sync        -       -        7  1,200        3     -     1         -
+render      2       -        -      -        -     -     -         -
 `),
     text(survey),
   );
   const before = aSurvey({ ...survey, at: NOW - 1_000 });
   for (const line of text(survey, before, screen(80)).split("\n")) assert.ok(widthOf(line) <= 80, line);
   assert.ok(!text(aSurvey({ kinds: [aKind("sync", { delayed: 7 })] })).includes("  HELD  RUNNING"));
+});
+
+test("a kind whose jobs fail at every attempt is never well: it says how many, with the latest error", () => {
+  const failing = new Map([["pay", { jobs: 12, latest: "pay-7", lastError: "TypeError: the bank said no" }]]);
+  const survey = aSurvey({
+    kinds: [aKind("pay", { delayed: 12 }), aKind("mail", { succeeded: 1_234_567 })],
+    workers: [aWorker("here-4242-a")],
+    failing,
+  });
+  assert.equal(
+    text(survey),
+    `Running; see what to do next  2026-11-15 12:00:00Z
+store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
+
+KIND  READY  OLDEST  DELAYED  RUNNING       DONE  FAILING  DEAD  QUARANT.
+pay       -       -       12        -          -       12     -         -
+mail      -       -        -        -  1,234,567        -     -         -
+
+WORKER        PID  STATE     HELD  HEARTBEAT  LOOP LAG
+here-4242-a  4242  live   3 of 10     2s ago       1ms
+
+WHAT TO DO NEXT
+- 12 jobs of pay failed and wait for another attempt; the latest: TypeError: the bank said no
+  outlive job pay-7`,
+  );
 });
 
 test("two looks make a rate", () => {
@@ -170,11 +196,11 @@ test("trouble is named, the worst first, each with the command that helps", () =
     `3 things need you  2026-11-15 12:00:00Z
 store ok  /srv/app/outlive.db  12.3 MB, durability full, journal wal
 
-KIND             READY  OLDEST  DELAYED  RUNNING  DEAD  QUARANT.
-import (paused)      1     15m        -        -     -         -
-mail                12     12m        -        5     3         -
-poison               -       -        -        -     -         2
-report           1,500   100ms        -        -     1         -
+KIND             READY  OLDEST  DELAYED  RUNNING  DONE  DEAD  QUARANT.
+import (paused)      1     15m        -        -     -     -         -
+mail                12     12m        -        5     -     3         -
+poison               -       -        -        -     -     -         2
+report           1,500   100ms        -        -     -     1         -
 
 WORKER     PID  STATE       HELD  HEARTBEAT  LOOP LAG
 here-1-a  4242  blocked  3 of 10     2s ago       12s
@@ -263,7 +289,7 @@ test("a dead worker's jobs need a person only when no live worker can take them"
   assert.deepEqual(codes(aSurvey({ workers: [aWorker("g", { known: "gone", heldCount: 0 })] })), ["worker-gone"]);
 });
 
-test("while the store is blocked its holder is named, and nobody's silence is blamed on itself", () => {
+test("while the store is blocked its holder is named, and no silent worker is blamed", () => {
   const survey = aSurvey({
     store: { ok: true, detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
     kinds: [aKind("mail", { ready: 5, oldestReadyMs: 1 })],

@@ -114,7 +114,7 @@ test("a parent shows its children by state, and they are listed by --parent", as
   });
   assert.match(table.stdout, /\n\w+ +part +queued .* waits for signal go\n/);
   assert.match(table.stdout, /There are more: outlive jobs --parent report --limit 2 --after /);
-  assert.match(child.stdout, /\nparent +report\n/);
+  assert.match(child.stdout, /\nparent +report \(outlive job report\)\n/);
   assert.equal(nobody.code, 3);
 });
 

@@ -69,7 +69,7 @@ test("a table on a terminal is cut to its width", { skip: noTerminal }, async (t
   assert.match(row!, /^x+… +mail +queued /);
 });
 
-test("without a terminal --watch prints a block a second until it is told to end", async (t) => {
+test("without a terminal --watch prints a block a second until a signal ends it", async (t) => {
   const place = new Place(t);
   const engine = await place.engine({ jobs: [mail] });
   await engine.enqueue(mail, { n: 1 });
@@ -92,7 +92,7 @@ test("without a terminal --watch prints a block a second until it is told to end
   );
 });
 
-test("whoever stops reading ends it", async (t) => {
+test("it ends when its reader stops reading", async (t) => {
   const place = new Place(t);
   await place.engine({ jobs: [mail] });
   const child = startCli(t, ["status", "--watch"], { store: place.url });

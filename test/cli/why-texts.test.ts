@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { explain, type Explanation } from "../../src/engine/why.ts";
 import { type JobDetails, NO_COUNTERS } from "../../src/job/job.ts";
+import type { KeyState } from "../../src/job/limits.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
 import type { KindCounts, LockHolder, Store, WorkerSuspects } from "../../src/stores/port.ts";
 
@@ -83,6 +84,22 @@ const KIND: KindCounts = {
   quarantined: 0,
 };
 
+function aKey({ limits, ...given }: NonNullable<Fixture["key"]>): KeyState {
+  return {
+    limit: "tenant",
+    key: "acme",
+    applies: { running: null, intervalMs: null, burst: 1, strict: false, ...limits },
+    own: {},
+    taken: 0,
+    held: 3,
+    paused: null,
+    heldOffUntil: null,
+    ...given,
+  };
+}
+
+const HELD: Partial<JobDetails> = { heldBy: { limit: "tenant", key: "acme" } };
+
 interface Fixture {
   readonly job?: Partial<JobDetails>;
   readonly kind?: Partial<KindCounts>;
@@ -93,6 +110,8 @@ interface Fixture {
   /** Ids of workers that are proved dead. */
   readonly dead?: readonly string[];
   readonly failure?: string;
+  /** How the key stands that holds it. */
+  readonly key?: Partial<KeyState> & { readonly limits?: Partial<KeyState["applies"]> };
   /** Ids of children that have not ended, the newest first. */
   readonly children?: { readonly queued: readonly string[]; readonly running: readonly string[] };
 }
@@ -107,6 +126,7 @@ async function said(fixture: Fixture): Promise<readonly [Explanation["because"],
     },
     counts: async () => [{ ...KIND, ...fixture.kind }],
     ahead: async () => (fixture.ahead === undefined ? 7 : fixture.ahead),
+    ...(fixture.key && { keys: async () => [aKey(fixture.key!)] }),
     suspects: async () => fixture.suspects ?? [],
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
     health: async () =>
@@ -215,6 +235,85 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     ],
   ],
   [
+    "its key is full",
+    { job: HELD, key: { taken: 2, limits: { running: 2, intervalMs: 1_000 } } },
+    [
+      "limit",
+      'It is ready, but the key "acme" of the limit "tenant" is full: 2 of 2 that may run at once do, or are about to. It is admitted when one of them has ended.',
+      "Wait, or give the key more room: outlive limit tenant acme --running N",
+    ],
+  ],
+  [
+    "the rate of its key is spent",
+    { job: HELD, key: { taken: 1, limits: { running: 2, intervalMs: 1_500, burst: 5 } } },
+    [
+      "rate",
+      'It is ready, but as many jobs of the key "acme" of the limit "tenant" have started as its rate allows: one in 1.5s, and at most 5 at once after a pause. It starts when its turn has come.',
+      "Wait, or give the key a higher rate: outlive limit tenant acme --rate N",
+    ],
+  ],
+  [
+    "an earlier job of its strict key has not ended",
+    { job: HELD, key: { limits: { strict: true } } },
+    [
+      "strict-order",
+      'It is ready, but an earlier job of the key "acme" of the limit "tenant" has not ended: the order of this limit is strict, so the jobs of a key run one after the other, also through retries and waits.',
+      "Look at the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
+    ],
+  ],
+  [
+    "its key is paused",
+    {
+      job: HELD,
+      key: { limits: { strict: true }, paused: { reason: "unpaid", at: NOW - 60_000, until: NOW + 60_000 } },
+    },
+    [
+      "key-paused",
+      'It is ready, but the key "acme" of the limit "tenant" has been paused since 2026-11-15T11:59:00.000Z, for 1m more: unpaid.',
+      "outlive limit tenant acme --resume",
+    ],
+  ],
+  [
+    "its key is held off",
+    { job: HELD, key: { limits: { intervalMs: 1_000 }, heldOffUntil: NOW + 30_000 } },
+    [
+      "held-off",
+      'It is ready, but a job has held off the key "acme" of the limit "tenant" for 30s more: nothing of it starts before then.',
+      "",
+    ],
+  ],
+  [
+    "it is debounced",
+    { job: { runAt: NOW + 5_000, latestAt: NOW + 60_000 } },
+    [
+      "debounced",
+      "It is debounced and starts in 5s (2026-11-15T12:00:05.000Z), and every further event with its key puts that off.",
+      "",
+    ],
+  ],
+  [
+    "it is debounced and must not be put off any more",
+    { job: { runAt: NOW + 5_000, latestAt: NOW + 5_000 } },
+    [
+      "debounced",
+      "It is debounced and starts in 5s (2026-11-15T12:00:05.000Z): that is the latest time that `max` allows.",
+      "",
+    ],
+  ],
+  [
+    "it was debounced, and its first attempt failed",
+    {
+      job: {
+        runAt: NOW + 5_000,
+        latestAt: NOW + 60_000,
+        attempt: 1,
+        lastOutcome: "failed",
+        error: { name: "E", message: "no" },
+      },
+    },
+    ["not-due", "It is due in 5s (2026-11-15T12:00:05.000Z): its last attempt failed: no.", ""],
+  ],
+  [
     "it waits for the turn of its key",
     { job: { heldBy: { limit: "fair", key: "acme", turn: true } } },
     [
@@ -226,7 +325,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
   [
     "it is throttled",
     { job: { heldBy: { limit: "throttle/60000", key: "mail/doc" } } },
-    ["limit", "It is throttled: the job before it started less than 1m ago. It starts when that time has passed.", ""],
+    ["rate", "It is throttled: the job before it started less than 1m ago. It starts when that time has passed.", ""],
   ],
   [
     "contact with its workers was lost as often as it may crash",
@@ -265,7 +364,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "degraded",
       "The store does not take writes just now: database or disk is full.",
-      "outlive check; make room on the disk or correct the file's rights, and the work goes on by itself.",
+      "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
     ],
   ],
   [
@@ -383,7 +482,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
 for (const [title, fixture, expected] of scenes)
   test(`why: ${title}`, async () => assert.deepEqual(await said(fixture), expected));
 
-test("why: no such job is no explanation", async () => {
+test("why: a job that does not exist has no explanation", async () => {
   const store = { inspect: { get: async () => null } } as unknown as Store;
   assert.equal(await explain({ store, deaths: async () => [], now: () => NOW, pause: async () => {} }, "job-1"), null);
 });

@@ -157,7 +157,7 @@ test("epochs that were raised and lost are not issued again, also while the cloc
   for (let times = 1; times <= 5; times++) {
     for (let raises = 0; raises < times; raises++) issued.push(await store.upkeep.raiseEpoch());
     server.loseSuffix(times);
-    // Whoever was told of them says so when it is the first in the new run.
+    // A worker that got their results says so when it is the first in the new run.
     issued.push((await store.register(workerRecord(`after loss ${times}`))).epoch);
   }
   assert.deepEqual(
@@ -166,7 +166,7 @@ test("epochs that were raised and lost are not issued again, also while the cloc
   );
 });
 
-test("workers of the former run are told that the store was replaced, whether their rows survived or not", async () => {
+test("workers of the former run get an error that the store was replaced, whether their rows survived or not", async () => {
   const { store, claim, lose } = await begun();
   await store.enqueue([draft("a"), draft("b")]);
   const job = await claim();

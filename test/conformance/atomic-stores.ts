@@ -46,7 +46,7 @@ function damageIn(server: AtomicServer): Damage {
     });
 }
 
-/** A server that came back from a copy runs anew; here nothing of its last scripts is missing. */
+/** A server that came back from a copy is a new run; here nothing of its last scripts is missing. */
 function restoreIn(server: AtomicServer): Restore {
   return {
     renameWorker: async (id, to) =>

@@ -35,7 +35,7 @@ export function damageIn(path: string): Damage {
   };
 }
 
-/** A copy that was put back is in another file than the one that was opened here before. */
+/** A restored copy is in another file than the one that was opened here before. */
 export function restoreIn(path: string): Restore {
   return {
     async renameWorker(id, to) {

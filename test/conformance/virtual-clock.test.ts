@@ -83,7 +83,7 @@ test("settling runs all that needs no time, also what that puts off again, and m
   assert.deepEqual([ran, clock.mono()], [["first", "second"], 0]);
 });
 
-test("what is to run soon runs by itself", async () => {
+test("what is to run soon runs automatically", async () => {
   const clock = virtualClock();
   await new Promise<void>((resolve) => clock.soon(resolve));
 });

@@ -14,7 +14,7 @@ test("FR-069 one flipped byte in one input costs that job, which is quarantined 
   const inputs = Array.from({ length: 1_000 }, (_, n) => ({ n: 100_000 + n }));
   await engine.enqueueMany(transfer, inputs, { onBatch: (batch) => ids.push(...batch.map(({ id }) => id)) });
   await engine.close();
-  // A five becomes a four: still JSON, still an input of the kind, and nobody's.
+  // A five becomes a four: still JSON, still an input of the kind, but not the one that was enqueued.
   flipByte(place.path, '{"n":100555}', 11);
   const db = new DatabaseSync(place.path);
   assert.equal(Object.values(db.prepare("PRAGMA integrity_check").get()!)[0], "ok", "SQLite sees nothing");

@@ -1,4 +1,4 @@
-// The store applied what was asked, but its answer never came. Nothing may be lost or done twice, and a claim that nobody knows
+// The store applied what was asked, but its answer never came. Nothing may be lost or done twice, and a claim that no worker knows
 // of goes back at no cost to the job. The store is wrapped; the engine has no hook for this.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";

@@ -107,7 +107,7 @@ test("an open that is killed while it rebuilds an index leaves it to the next on
   const engine = await place.engine();
   const { id: other } = await engine.enqueue(transfer, { n: 1 });
   await engine.close();
-  // If the kill came too late, the file is sound already: once more.
+  // If the kill came too late, the file is sound already: try again.
   for (let tries = 0; ; tries++) {
     assert.ok(tries < 20, "no kill came in time");
     garbleIndex(place.path, "outlive_jobs_id", other);

@@ -100,7 +100,7 @@ test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is rebu
   const { place, ids } = await stored(t);
   garbleIndex(place.path, "outlive_jobs_id", ids[7]!);
   rmSync(`${place.path}.outlive`, { recursive: true });
-  // A row that names a live worker without a lock: the stop was no clean one, so the check is a full one.
+  // A row that names a live worker without a lock: the stop was not clean, so the check is a full one.
   const db = new DatabaseSync(place.path);
   db.exec(
     "INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at) VALUES ('w', 'live', 'h', 'b', 1, '1', 1, 1000, 1, '[]', 1, 1)",

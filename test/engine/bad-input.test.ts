@@ -37,6 +37,41 @@ test("an input that does not fit its schema is refused with the path of what is 
   assert.equal(await count(engine), 0);
 });
 
+test("a misspelt option is named with the one that was meant, and nothing happens", async (t) => {
+  const mail = job<number>("mail");
+  const engine = await memory(t, [mail]);
+  assert.throws(
+    () => job("a", { timout: "5m" } as never),
+    says(ErrorCode.optionInvalid, "timout is not an option; did you mean timeout?"),
+  );
+  assert.throws(
+    () => job("a", { retry: { attempt: 3 } } as never),
+    says(ErrorCode.optionInvalid, "retry.attempt is not an option; did you mean attempts?"),
+  );
+  assert.throws(
+    () => job("a", { colour: "red" } as never),
+    says(ErrorCode.optionInvalid, "colour is not an option; there are input,"),
+  );
+  await assert.rejects(
+    engine.enqueue(mail, 1, { dedupkey: "x" } as never),
+    says(ErrorCode.optionInvalid, "dedupkey is not an option of enqueue. No mail job was enqueued.", "dedupeKey?"),
+  );
+  await assert.rejects(
+    engine.start({ only: ["mail"] as never }),
+    says(ErrorCode.optionInvalid, 'only holds the text "mail"', "only: [mail]"),
+  );
+  assert.equal(await count(engine), 0);
+});
+
+test("a folder as a store is refused as what it is", async (t) => {
+  const place = new Place(t);
+  mkdirSync(place.folder, { recursive: true });
+  await assert.rejects(
+    open(`sqlite:${place.folder}`),
+    says(ErrorCode.storeUnusable, "is a folder", "Name a file in it"),
+  );
+});
+
 /** Objects in objects: `levels` of them. */
 function nested(levels: number): Json {
   let value: Json = { end: true };
@@ -224,7 +259,7 @@ test("a kind is a name: letters, digits and a few signs", () => {
   for (const name of ["a", "mail.send", "v2:mail/send_now-1", "x".repeat(128)]) assert.equal(job(name).name, name);
 });
 
-test("a runAt that is no date and a delay that is no duration are refused", async (t) => {
+test("a runAt that is not a date and a delay that is not a duration are refused", async (t) => {
   const note = job<null>("note");
   const engine = await memory(t, [note]);
   for (const runAt of [new Date(Number.NaN), new Date("31 February at noon"), "2027-01-01", 0, null])
@@ -242,7 +277,7 @@ test("a runAt that is no date and a delay that is no duration are refused", asyn
 
 // ---- files
 
-test("a file that is no database is refused and left as it is", async (t) => {
+test("a file that is not a database is refused and left as it is", async (t) => {
   const place = new Place(t);
   const text = "This is a letter to my aunt, and not a database.\n".repeat(100);
   writeFileSync(place.path, text);
@@ -278,7 +313,7 @@ test("the file and what is next to it can be read by their owner only", async (t
 });
 
 const NOBODY = 65_534;
-/** Opens the store in a process of its own, as nobody if we are root: permission bits mean nothing to root. */
+/** Opens the store in a process of its own, as the user `nobody` if we are root: permission bits mean nothing to root. */
 async function openedByAnother(url: string, how: "open" | "connect"): Promise<{ code: string; message: string }> {
   const { code, stdout, stderr } = await script(
     `const { open } = await import(SRC + "index.ts");
@@ -305,7 +340,7 @@ for (const how of ["open", "connect"] as const)
     const engine = await open(place.url, { jobs: [note], logger: false });
     const { id } = await engine.enqueue(note, 7);
     await engine.close();
-    // The directory and what is beside the file may be written, the file may not.
+    // The directory and what is next to the file may be written, the file may not.
     for (const [path, mode] of [
       [place.folder, 0o777],
       [`${place.path}.outlive`, 0o777],
@@ -368,7 +403,7 @@ test("a newer schema in the file is refused and nothing is changed", async (t) =
   assert.deepEqual(db.prepare("SELECT * FROM outlive_meta ORDER BY key").all(), before);
 });
 
-test("a worker that finds a newer schema under it stops, gives back what it holds and says why", async (t) => {
+test("a worker that finds a newer schema under it stops, releases what it holds and says why", async (t) => {
   const place = new Place(t);
   const long = job<null>("long", { retry: { backoff: AT_ONCE } }).handle(() => new Promise(() => {}));
   const engine = await place.engine({ jobs: [long], heartbeat: PATIENT });
@@ -378,13 +413,13 @@ test("a worker that finds a newer schema under it stops, gives back what it hold
   raw(t, place.path).exec("UPDATE outlive_meta SET value = 99 WHERE key = 'schema'");
   await assert.rejects(
     worker.stopped,
-    says(ErrorCode.schemaNewer, "too old", "99", "gave back what it held", "Upgrade the outlive package"),
+    says(ErrorCode.schemaNewer, "too old", "99", "released what it held", "Upgrade the outlive package"),
   );
   const { state, counters } = (await engine.get(id))!;
   assert.deepEqual([state, counters.interruptions, counters.errors], ["queued", 1, 0]);
 });
 
-test("a live worker of another boot on the same file makes this one stop and give back what it holds", async (t) => {
+test("a live worker of another boot on the same file makes this one stop and release what it holds", async (t) => {
   const place = new Place(t);
   const long = job<null>("long").handle(() => new Promise(() => {}));
   const engine = await place.engine({ jobs: [long], heartbeat: PATIENT });
@@ -400,7 +435,7 @@ test("a live worker of another boot on the same file makes this one stop and giv
   t.after(() => clearInterval(heart));
   await assert.rejects(
     worked,
-    says(ErrorCode.foreignWorker, "elsewhere-1", "elsewhere", "gave back what it held", "belongs to one machine"),
+    says(ErrorCode.foreignWorker, "elsewhere-1", "elsewhere", "released what it held", "belongs to one machine"),
   );
   const { state, counters } = (await engine.get(id))!;
   assert.deepEqual([state, counters.interruptions], ["queued", 1]);
@@ -414,7 +449,7 @@ test("a live worker of another boot on the same file makes this one stop and giv
   );
 });
 
-test("a worker of another boot that does not beat is no reason to stop, but is recovered when its lease has expired", async (t) => {
+test("a worker of another boot that does not beat stops no other worker, and is recovered when its lease has expired", async (t) => {
   const place = new Place(t);
   const note = job<null>("note").handle(() => {});
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });

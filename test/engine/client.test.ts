@@ -93,7 +93,7 @@ test("a client does not put a new store in the place of one whose write-ahead lo
   assert.deepEqual(readdirSync(place.folder), [`${basename(place.path)}-wal`]);
 });
 
-test("a client starts no thread and keeps no process: it ends by itself, without being closed", async (t) => {
+test("a client starts no thread and keeps no process: its process can end without closing it", async (t) => {
   const place = new Place(t);
   const note = job<number>("note");
   const engine = await place.engine({ jobs: [note] });
@@ -121,7 +121,7 @@ test("a client starts no thread and keeps no process: it ends by itself, without
   assert.deepEqual(await engine.workers({ which: "all" }), [], "and it is nobody's worker");
 });
 
-test("a client recovers nothing: what a dead worker held stays its own until somebody works or recovers", async (t) => {
+test("a client recovers nothing: what a dead worker held stays its own until another process works or recovers", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await place.ledger(engine);

@@ -1,4 +1,4 @@
-// Where a configuration comes from and who wins; and that what is wrong in it is said with file and line.
+// Where a configuration comes from and who wins; and that errors in it name file and line.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -164,7 +164,7 @@ test("an error with its place still has its hint", async (t) => {
   });
 });
 
-test("how outlive work runs is said by the file and by the environment, which wins", async (t) => {
+test("the file and the environment set how outlive work runs, and the environment wins", async (t) => {
   const cwd = folder(t, {
     "outlive.yaml":
       "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  http: 9090\n  log: json\n",
@@ -242,7 +242,11 @@ for (const [what, files, message] of [
     { "outlive.config.ts": "export const a = 1;" },
     /outlive\.config\.ts has no default export/,
   ],
-  ["a module that throws", { "outlive.config.ts": 'throw new Error("no")' }, /outlive\.config\.ts can't be loaded: no/],
+  [
+    "a module that throws",
+    { "outlive.config.ts": 'throw new Error("no")' },
+    /outlive\.config\.ts:1 can't be loaded: no\./,
+  ],
 ] as const) {
   test(`${what} is an error that names the place`, async (t) => {
     await assert.rejects(load(folder(t, files)), (error: Error & { code: string }) => {

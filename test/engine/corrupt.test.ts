@@ -1,4 +1,4 @@
-// What an engine does about texts in its store that are not what was stored: who is told, what goes on, and what still can be read.
+// What an engine does about texts in its store that are not what was stored: what is reported, what goes on, and what still can be read.
 import assert from "node:assert/strict";
 import type { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
@@ -20,7 +20,7 @@ async function twoNotes(engine: Engine, note: JobContract<number>, db: DatabaseS
   return [broken, fine];
 }
 
-test("a corrupt job never reaches its handler, is told, logged and counted, and its slot goes to the next at once", async (t) => {
+test("a corrupt job never reaches its handler, is reported, logged and counted, and its slot goes to the next at once", async (t) => {
   const place = new Place(t);
   const ran: number[] = [];
   const note = job<number>("note").handle((n) => void ran.push(n));
@@ -92,7 +92,7 @@ test("FR-070 a scan of all checksums names every job that does not match, and st
   assert.deepEqual(corruptRows(db, 100), found, "and can be asked again");
 });
 
-test("a row whose texts are no JSON any more, or no texts, is shown and hides no other", async (t) => {
+test("a row whose texts are no longer JSON, or no longer texts, is shown and hides no other row", async (t) => {
   const place = new Place(t);
   const note = job<number>("note", { retry: { attempts: 1 } }).handle(() => assert.fail("broken"));
   const engine = await place.engine({ jobs: [note] });

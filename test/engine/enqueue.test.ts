@@ -89,7 +89,7 @@ test("higher priority runs first, and equals run in the order in which they came
   assert.deepEqual(ran, ["a", "b", "c", "d", "e", "low"]);
 });
 
-test("a priority that is no whole number from -1000 to 1000 is refused", async (t) => {
+test("a priority that is not a whole number from -1000 to 1000 is refused", async (t) => {
   const note = job<number>("note");
   const engine = await memory(t, [note]);
   for (const priority of [1001, -1001, 0.5, Number.NaN, "1" as unknown as number])

@@ -116,7 +116,7 @@ test("an open on a full disk says so, and succeeds when there is room", async (t
 });
 
 test(
-  "an engine can be closed on a full disk, and the next open recovers at once what its worker could not give back",
+  "an engine can be closed on a full disk, and the next open recovers at once what its worker could not release",
   {},
   async (t) => {
     const disk = new SmallDisk(t, "4m");

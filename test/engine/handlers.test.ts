@@ -328,7 +328,7 @@ test("maxRuntime caps what heartbeats add to the deadline", async (t) => {
   assert.ok(done.deadlineAt! <= done.startedAt! + 400);
 });
 
-test("a maxRuntime where the timeout is none would cap nothing, and is refused", () => {
+test("a maxRuntime without a timeout would cap nothing, and is refused", () => {
   assert.throws(
     () => job("long", { timeout: "none", maxRuntime: "1h" }),
     says(ErrorCode.optionInvalid, "maxRuntime of long", "Set a timeout"),

@@ -35,7 +35,7 @@ function instantsOf(value: unknown, is: (value: unknown) => boolean): string[] {
   return [...found].toSorted();
 }
 
-/** Of this century, so a number of seconds or of ms since the start of a process is none. */
+/** Of this century, so a number of seconds or of ms since the start of a process does not count. */
 const isMs = (value: unknown): boolean => Number.isInteger(value) && (value as number) > Date.UTC(2000, 0);
 const isIso = (value: unknown): boolean =>
   typeof value === "string" && new Date(value).toISOString() === value && isMs(Date.parse(value));

@@ -45,7 +45,7 @@ test("why names the key that has no room, and a limit of one key can be raised w
     "it is held",
   );
   const why = await engine.why(second.id);
-  assert.match(why!.text, /limit "tenant".*"acme"/);
+  assert.match(why!.text, /key "acme" of the limit "tenant" is full: 1 of 1/);
   await engine.limits.set("tenant", "acme", { running: 2 });
   await untilState(engine, second.id, "running");
   gate.resolve();
@@ -133,4 +133,31 @@ test("options of limits and keys that are wrong are refused with a sentence that
   await assert.rejects(engine.enqueue(keyed, { t: "a" }, both), says(ErrorCode.optionInvalid, "only one of"));
   const short = { debounce: { key: "k", wait: "2s", max: "1s" } } as const;
   await assert.rejects(engine.enqueue(keyed, { t: "a" }, short), says(ErrorCode.optionInvalid, "max"));
+});
+
+test("why tells a full key, a spent rate, a strict order and a debounce apart", async (t) => {
+  const gate = Promise.withResolvers<void>();
+  t.after(() => gate.resolve());
+  const rated = job<null>("rated", { limits: [{ name: "hourly", rate: 1, per: "1h" }] });
+  const strict = job<null>("strict", { limits: [{ name: "account", order: "strict" }] });
+  const calm = job<null>("calm");
+  for (const one of [rated, strict, calm]) one.handle(() => gate.promise);
+  const engine = await memory(t, [rated, strict, calm]);
+  await engine.start();
+  const because = async (id: string, reason: string): Promise<void> => {
+    await untilTrue(
+      async () => (await engine.why(id))?.because,
+      (is) => is === reason,
+      `${id} waits because of ${reason}`,
+    );
+  };
+  for (const one of [rated, strict]) {
+    const { id } = await engine.enqueue(one, null);
+    await untilState(engine, id, "running");
+  }
+  await because((await engine.enqueue(rated, null)).id, "rate");
+  await because((await engine.enqueue(strict, null)).id, "strict-order");
+  await because((await engine.enqueue(calm, null, { debounce: { key: "k", wait: "1h" } })).id, "debounced");
+  await because((await engine.enqueue(calm, null, { debounce: { key: "m", wait: "1h", max: "1h" } })).id, "debounced");
+  await because((await engine.enqueue(calm, null, { delay: "1h" })).id, "not-due");
 });

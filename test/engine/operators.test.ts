@@ -298,7 +298,7 @@ test("a limit or a cursor of a list that can't be is refused", async (t) => {
     await assert.rejects(engine.list({ after }), says(ErrorCode.optionInvalid, "cursor"));
 });
 
-test("a state that is none is refused by list", async (t) => {
+test("list refuses a state that does not exist", async (t) => {
   const engine = await memory(t, []);
   for (const state of ["done", "constructor"])
     await assert.rejects(engine.list({ state: state as "queued" }), says(ErrorCode.optionInvalid, state));
@@ -403,7 +403,7 @@ test("health says how the store, the kinds and the worker of this process are", 
   assert.deepEqual([workers.length, kinds[0]?.kind], [1, "sleeper"]);
 });
 
-test("at first there are no incidents and no report, and a recovery that finds nothing answers null", async (t) => {
+test("at first there are no incidents and no report, and a recovery that finds nothing returns null", async (t) => {
   const engine = await memory(t, []);
   assert.deepEqual(await engine.incidents(), []);
   assert.equal(await engine.report(), null);

@@ -63,7 +63,7 @@ test("the defaults of work", () => {
   assert.deepEqual(workSettings({}, ["mail"]), { concurrency: { total: 10, perKind: new Map() }, graceMs: 25_000 });
 });
 
-test("FR-032 FR-037 FR-040 UT-004 what is said replaces the default, and the lease follows the interval", () => {
+test("FR-032 FR-037 FR-040 UT-004 what is set replaces the default, and the lease follows the interval", () => {
   const { times } = engineSettings({ heartbeat: { interval: "2s", sweep: "5s", probe: "50ms" } });
   assert.deepEqual(times, { heartbeatMs: 2_000, leaseMs: 6_000, sweepMs: 5_000, probeMs: 50, contactMs: 3_000 });
   assert.equal(engineSettings({ heartbeat: { interval: "2s", lease: "4s" } }).times.leaseMs, 4_000);
@@ -104,7 +104,7 @@ test("a cap on the runtime of a kind that never times out is refused: it would c
   refused(kind({ timeout: "none", maxRuntime: "1h" }), "maxRuntime of mail");
 });
 
-test("a timeout of none must be said", () => {
+test("having no timeout must be stated", () => {
   assert.equal(kindChoice("mail", { timeout: "none" }).settings.timeoutMs, null);
   assert.notEqual(kindChoice("mail", {}).settings.timeoutMs, null);
 });
@@ -218,7 +218,7 @@ test("a logger has info, warn and error, or is false; a hearer is a function", (
   refused(engine({ onEvent: "print" }), "onEvent");
 });
 
-test("options that are no object at all are refused", () => {
+test("options that are not an object are refused", () => {
   for (const options of [null, 5, "x", []]) {
     refused(engine(options), "options of open");
     refused(kind(options), "options of job mail");
@@ -226,7 +226,7 @@ test("options that are no object at all are refused", () => {
   }
 });
 
-test("several mistakes are told together, five at the most", () => {
+test("several mistakes are reported together, at most five", () => {
   const many = { heartbeat: { interval: 1, lease: 2, sweep: 3, probe: 4 }, poll: 5, durability: 6 };
   assert.throws(engine(many), (thrown: unknown) => {
     const issues = (thrown as OutliveError).data["issues"] as string[];

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Wiring } from "../../src/engine/engine.ts";
-import { Recoveries } from "../../src/engine/operator.ts";
+import { RecoveryPasses } from "../../src/engine/operator.ts";
 import { pause } from "../../src/job/time.ts";
 import type { Probe } from "../../src/stores/liveness.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
@@ -39,7 +39,7 @@ function watching(given: { readonly probe?: Probe } = {}) {
     probe: () => Promise.resolve(given.probe ?? "unknown"),
     clean: () => Promise.resolve(true),
   };
-  const recoveries = new Recoveries({
+  const recoveries = new RecoveryPasses({
     backend: { store, liveness, readOnly: false },
     settings: { times: { heartbeatMs: EVERY } },
     clock,

@@ -242,7 +242,7 @@ test("an error that can't even be read is a failure like any other", async (t) =
   assert.deepEqual([state, error], ["dead", { name: "NonError", message: "what was thrown can't be read" }]);
 });
 
-test("a handler that never returns is told, given up after its grace, and dead after its timeouts; its slot is free again", async (t) => {
+test("a handler that never returns is reported, given up after its grace, and dead after its timeouts; its slot is free again", async (t) => {
   const entered: number[] = [];
   const stuck = job<null>("stuck", { timeout: "30ms", grace: "20ms", retry: { timeouts: 2, backoff: AT_ONCE } });
   stuck.handle((_, run) => {

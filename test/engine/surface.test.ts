@@ -1,4 +1,4 @@
-// What an engine shows to programs, and what it keeps behind `engine.operator`: two lists that somebody typed.
+// What an engine shows to programs, and what it keeps behind `engine.operator`: two lists that were typed by hand.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Client } from "../../src/engine/client.ts";

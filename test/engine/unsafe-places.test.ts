@@ -47,7 +47,7 @@ function pretendNfs(t: TestContext): void {
   });
 }
 
-test("a file on a network file system is refused before it is made, unless that is said to be right", async (t) => {
+test("a file on a network file system is refused before it is made, unless the program allows it", async (t) => {
   const place = new Place(t);
   pretendNfs(t);
   for (const opening of [open(place.url, { logger: false }), connect(place.url)])
@@ -60,7 +60,7 @@ test("a file on a network file system is refused before it is made, unless that 
   assert.equal((await engine.health()).ok, true);
 });
 
-test("the SQLite store is refused on Windows before anything is made, unless that is said to be right", async (t) => {
+test("the SQLite store is refused on Windows before anything is made, unless the program allows it", async (t) => {
   const place = new Place(t);
   const { platform } = process;
   Object.defineProperty(process, "platform", { value: "win32" });
@@ -98,7 +98,7 @@ for (const [what, version, nul, said] of [
   ["a corrupting SQLite", "3.51.2", "a\0b", "SQLite 3.51.2 can corrupt a database"],
   ["a Node that cuts texts at NUL", "3.53.4", "a", "cuts texts at a NUL"],
 ] as const)
-  test(`${what} is refused, unless that is said to be right`, async (t) => {
+  test(`${what} is refused, unless the program allows it`, async (t) => {
     const place = new Place(t);
     pretendSqlite(t, version, nul);
     await assert.rejects(

@@ -43,7 +43,7 @@ const allDone = (engine: Engine): Promise<unknown> =>
     "all jobs have ended",
   );
 
-test("a worker runs as many jobs at once as it was told, and never more", async (t) => {
+test("a worker runs as many jobs at once as its concurrency, and never more", async (t) => {
   const { kind, inside, most, letGo } = crowd("crowd");
   const engine = await memory(t, [kind]);
   await engine.enqueueMany(kind, numbers(30));
@@ -237,7 +237,7 @@ test("stop waits for what runs and takes nothing more", async (t) => {
   assert.deepEqual([counts?.succeeded, counts?.ready, counts?.running], [2, 3, 0]);
 });
 
-test("stop tells handlers in the last fifth of the grace, and gives back at no cost what does not end", async (t) => {
+test("stop aborts handlers in the last fifth of the grace, and releases at no cost what does not end", async (t) => {
   const reasons: string[] = [];
   const polite = job<null>("polite").handle(async (_, run) => {
     reasons.push((await untilAborted(run.signal)).why);
@@ -261,7 +261,7 @@ test("stop tells handlers in the last fifth of the grace, and gives back at no c
   assert.deepEqual(released, [1]);
 });
 
-test("stop with no grace gives everything back at once, and a second stop is the same stop", async (t) => {
+test("stop with no grace releases everything at once, and a second stop is the same stop", async (t) => {
   const deaf = job<number>("deaf").handle(forever);
   const engine = await memory(t, [deaf]);
   await engine.enqueueMany(deaf, numbers(5));
@@ -276,7 +276,7 @@ test("stop with no grace gives everything back at once, and a second stop is the
   assert.equal((await engine.health()).worker, null);
 });
 
-test("close stops the worker first, and gives back what its grace does not let finish", async (t) => {
+test("close stops the worker first, and releases what its grace does not let finish", async (t) => {
   const place = new Place(t);
   const deaf = job<null>("deaf").handle(forever);
   const engine = await place.engine({ jobs: [deaf], heartbeat: {} });
@@ -475,7 +475,7 @@ test("FR-001 FR-002 FR-004 FR-005 AC-001 AC-013 open tells of its recovery befor
   );
 });
 
-test("job.succeeded is told only to those who ask for it by name", async (t) => {
+test("job.succeeded goes only to listeners that ask for it by name", async (t) => {
   const all: string[] = [];
   const named: string[] = [];
   const note = job<null>("note").handle(() => {});
@@ -496,7 +496,7 @@ test("job.succeeded is told only to those who ask for it by name", async (t) => 
   assert.ok(!all.includes("job.succeeded"));
 });
 
-test("a listener that throws harms neither the others nor the engine, and is told about", async (t) => {
+test("a listener that throws harms neither the others nor the engine, and is reported", async (t) => {
   const heard: string[] = [];
   const note = job<null>("note").handle(() => {});
   const engine = await memory(t, [note], {
@@ -571,7 +571,7 @@ test("FR-003 NFR-007 AC-014 a logger gets one line per fact with its data; witho
   ]);
 });
 
-test("a logger that throws harms nobody", async (t) => {
+test("a logger that throws does no harm", async (t) => {
   const broken = (): never => {
     throw new Error("the disk of the log is full");
   };

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { pause } from "../../src/job/time.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
-test("a pause ends when its time is over, and not before", async () => {
+test("a pause ends when its time has passed, and not before", async () => {
   const clock = virtualClock();
   let over = false;
   const pausing = pause(clock, 100).then(() => (over = true));

@@ -1,4 +1,4 @@
-// Holds the one way to say how long, and how long is told to people.
+// Holds the one way to write a duration, and how people see it.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";

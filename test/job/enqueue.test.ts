@@ -32,7 +32,7 @@ test("a draft has the defaults, a new id, and the input as it was given: the sch
   });
 });
 
-test("what is said goes into the draft", () => {
+test("the options go into the draft", () => {
   const runAt = new Date("2030-01-01");
   assert.deepEqual(draft(plain, 1, { id: "mine", priority: -1_000, runAt, dedupeKey: "k" }), {
     id: "mine",
@@ -75,7 +75,7 @@ test("priorities are whole numbers from -1000 to 1000", () => {
   for (const priority of [1_001, -1_001, 0.5, Number.NaN, "5" as never]) {
     assert.throws(
       () => draft(plain, 1, { priority }),
-      refused(ErrorCode.optionInvalid, /^The option priority of a plain job/),
+      refused(ErrorCode.optionInvalid, /^The option priority of the plain job/),
     );
   }
 });

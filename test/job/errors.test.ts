@@ -109,7 +109,7 @@ test("a NUL is written out, because some drivers cut a text there", () => {
   assert.equal(toStoredError("\0").message, "\\0");
 });
 
-test("an error with a name and message that are no texts is kept as text", () => {
+test("an error whose name and message are not texts is kept as text", () => {
   const error = new Error("x");
   Object.defineProperties(error, { name: { value: 7 }, message: { value: undefined } });
   const { name, message } = toStoredError(error);

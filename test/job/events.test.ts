@@ -29,7 +29,7 @@ test("listeners hear in the order in which they came", () => {
   assert.deepEqual(heard, [1, 2, 3]);
 });
 
-test("a listener that throws harms neither the others nor the engine, and is told", () => {
+test("a listener that throws harms neither the others nor the engine, and is reported", () => {
   const heard: unknown[] = [];
   const events = bus();
   events.on("listener.failed", ({ event, error }) => void heard.push(`${event}: ${error.message}`));
@@ -44,7 +44,7 @@ test("a listener that throws harms neither the others nor the engine, and is tol
   assert.deepEqual(heard, ["recovery.started: first", "recovery.started: a text", started]);
 });
 
-test("a listener of failures that itself fails is not told forever", () => {
+test("a listener of failures that itself fails does not call itself endlessly", () => {
   const events = bus();
   let calls = 0;
   const fail = (): never => {
@@ -57,7 +57,7 @@ test("a listener of failures that itself fails is not told forever", () => {
   assert.equal(calls, 3);
 });
 
-test("an asynchronous listener that rejects harms nobody either, and is told", async () => {
+test("an asynchronous listener that rejects harms nothing either, and is reported", async () => {
   const heard: string[] = [];
   const events = bus();
   events.on("listener.failed", ({ event, error }) => void heard.push(`${event}: ${error.message}`));
@@ -91,7 +91,7 @@ test("who hears everything gets each event with its name, but not job.succeeded"
   assert.equal(heard.length, 2);
 });
 
-test("what happens to every job is told only to those who ask for it by name", () => {
+test("events of every single job go only to listeners that ask for them by name", () => {
   const heard: string[] = [];
   const events = bus();
   events.onAny(({ name }) => void heard.push(name));

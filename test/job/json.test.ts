@@ -72,7 +72,7 @@ test("cycles are refused", () => {
   refused(array, /more than 64 levels of nesting/);
 });
 
-test("the same object twice is no cycle", () => {
+test("the same object twice is not a cycle", () => {
   const shared = { n: 1 };
   assert.equal(encodeJson([shared, shared], "The input"), '[{"n":1},{"n":1}]');
 });
@@ -138,12 +138,12 @@ test("a key named __proto__ is refused on the way out, however the text writes i
   }
 });
 
-test("the word __proto__ is no harm as a value", () => {
+test("the word __proto__ is harmless as a value", () => {
   const value = { a: "__proto__", b: ["x __proto__ y"], __proto: 1 };
   assert.deepEqual(decodeJson(encodeJson(value, "The input"), "The input"), value);
 });
 
-test("a stored text that is not JSON is told as such, with its cause", () => {
+test("a stored text that is not JSON is reported as such, with its cause", () => {
   for (const text of ["", "{", "undefined", "NaN", "'a'", "{a:1}", "[1,]", "\u0000"]) {
     assert.throws(
       () => decodeJson(text, "The input of job 7"),

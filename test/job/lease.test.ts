@@ -12,7 +12,7 @@ test("the margin is a tenth of the lease, at least 50 ms, and never more than ha
   assert.equal(leaseMarginMs(60), 30);
 });
 
-test("a worker trusts itself until the lease, counted from when the heartbeat was sent, is over but for the margin", () => {
+test("a worker trusts itself until its lease, counted from when the heartbeat was sent, expires, less the margin", () => {
   assert.equal(trustedUntil(1_000, 90_000), 1_000 + 81_000);
   assert.equal(trustedUntil(0, 60), 30);
 });

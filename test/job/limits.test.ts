@@ -133,7 +133,7 @@ test("strict: the first keeps its place while another key has no room for it, an
   assert.deepEqual(then.admitted, [1]);
 });
 
-test("held off: nothing starts before the time, which is told, and everything that fits then", () => {
+test("held off: nothing starts before the time, which is returned, and then everything that fits does", () => {
   const facts = { running: 2, heldOffUntil: 5_000 };
   const before = decide(4_999, [key(7, facts)], jobs(3, 7));
   assert.deepEqual([before.admitted, [...before.due]], [[], [[7, 5_000]]]);
@@ -213,7 +213,7 @@ function random(seed: number): (below: number) => number {
   };
 }
 
-test("whatever the facts are: never more than a limit, and nobody waits who has room", () => {
+test("whatever the facts are: never more than a limit, and no job waits that has room", () => {
   const now = 100_000;
   for (let seed = 0; seed < 2_000; seed++) {
     const below = random(seed);

@@ -1,4 +1,4 @@
-// What `outlive check` says of a server: each fault is made on a real one, and is said.
+// What `outlive check` says of a server: each fault is made on a real one, and is reported.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import pg from "pg";
@@ -29,7 +29,6 @@ function sessionOf(store: Fixture): Session {
   };
   return {
     rows,
-    arrays: () => Promise.reject(new Error("not asked")),
     run: () => Promise.reject(new Error("not asked")),
   };
 }
@@ -41,7 +40,7 @@ function said(lines: readonly string[], pattern: RegExp): void {
   );
 }
 
-test("a sound store is told part by part, and a part that this role may not see spoils no other", async (t) => {
+test("a sound store is reported part by part, and a part that this role may not see spoils no other", async (t) => {
   const store = await fixture(t);
   const lines = await told(store, false);
   said(lines, /PostgreSQL \d+\.\d+/);
@@ -49,7 +48,7 @@ test("a sound store is told part by part, and a part that this role may not see 
   said(lines, /^ok: All \d+ migrations are there/);
   said(lines, /^ok: This role may do all/);
   said(lines, /^ok: Vacuum keeps up/);
-  said(lines, /^ok: Nobody calls outlive.tick/);
+  said(lines, /^ok: Nothing calls outlive.tick/);
   said(lines, /^ok: No job is overdue/);
   said(lines, /^ok: Nothing was reclaimed/);
   await store.sql("ALTER TABLE outlive.history RENAME TO elsewhere");
@@ -59,16 +58,16 @@ test("a sound store is told part by part, and a part that this role may not see 
   said(without, /^warning: A pooler stands between/);
 });
 
-test("settings that lose data are said with what they lose", async (t) => {
+test("settings that lose data are reported with what they lose", async (t) => {
   const store = await fixture(t);
   const [shared] = await store.sql<{ setting: string }>("SELECT setting FROM pg_settings WHERE name = 'fsync'");
-  // The server that tests share runs with fsync off: that is said, too.
+  // The server that tests share runs with fsync off: that is reported, too.
   if (shared!.setting === "off") said(await told(store), /^warning: fsync is off/);
   await store.sql("SET synchronous_commit = off");
   said(await told(store), /^warning: synchronous_commit is off: .* may run again/);
 });
 
-test("a migration that is not there, and a role that can't work, are told with what to run", async (t) => {
+test("a missing migration, and a role that can't work, are reported with what to run", async (t) => {
   const store = await fixture(t);
   await store.sql("UPDATE outlive.meta SET value = 2 WHERE key = 'schema'");
   said(await told(store), /^warning: Not there: views, .*No worker starts without.*outlive migrate up/);
@@ -85,7 +84,7 @@ test("a migration that is not there, and a role that can't work, are told with w
   said(lines, /^warning: overdue jobs: not known, permission denied/);
 });
 
-test("overdue jobs are told with their age and what to run, and reclaims by kind and decision", async (t) => {
+test("overdue jobs are reported with their age and what to run, and reclaims by kind and decision", async (t) => {
   const store = await fixture(t);
   await store.worker("w");
   for (const id of ["a", "b"]) {
@@ -99,7 +98,7 @@ test("overdue jobs are told with their age and what to run, and reclaims by kind
   said(await told(store), /^ok: Reclaimed in the last hour: run_tsa retry 2\./);
 });
 
-test("the last tick is told with its caller, also if it is late or failed", async (t) => {
+test("the last tick is printed with its caller, also if it is late or failed", async (t) => {
   const store = await fixture(t);
   await store.sql("SET application_name = 'pg_cron'");
   await store.sql("SELECT outlive.tick()");
@@ -149,7 +148,7 @@ test("a table with more dead rows than vacuum keeps up with is named with its nu
   assert.match(await find(10_000), /^ok: Vacuum keeps up: \d+ dead rows/);
 });
 
-test("pg_cron is told about where it is: not scheduled, scheduled, not active", async (t) => {
+test("pg_cron is reported where it is installed: not scheduled, scheduled, not active", async (t) => {
   const url = await freshDatabase(t);
   await withClient(url, async (client) => {
     await migrate(client, "outlive");

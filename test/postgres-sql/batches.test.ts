@@ -107,7 +107,7 @@ test("submit makes a sealed batch of rows, in blocks that workers run; a key is 
   assert.deepEqual(await port.upkeep.integrity(), []);
 });
 
-test("submit refuses what is no batch, and an empty batch is there to end", async (t) => {
+test("submit refuses what is not a batch, and an empty batch is there to end", async (t) => {
   const store = await fixture(t);
   const port = await openStore(store);
   t.after(() => port.close());

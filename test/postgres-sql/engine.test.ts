@@ -1,4 +1,4 @@
-// SQL and the engine on the same tables: a worker's process is killed and psql alone puts its work back; what SQL wrote is read by
+// SQL and the engine on the same tables: a worker's process is killed and psql alone requeues its work; what SQL wrote is read by
 // the engine, and what SQL enqueues is run by it; a worker's role has all the rights that the engine needs.
 import assert from "node:assert/strict";
 import { fork, spawn } from "node:child_process";
@@ -52,7 +52,7 @@ async function place(t: TestContext) {
   };
 }
 
-test("a worker is killed, nobody is left, and one SELECT of psql puts its jobs back; the next worker's report knows of it", async (t) => {
+test("the only worker is killed, and one SELECT of psql requeues its jobs; the next worker's report knows of it", async (t) => {
   const { ask, engine, holder, url, schema } = await place(t);
   const { child, until } = holder();
   const { worker } = await until("working");

@@ -29,7 +29,7 @@ export interface Fixture {
   readonly die: (id: string) => Promise<void>;
   /** The heartbeat of a worker. */
   readonly beat: (id: string) => Promise<void>;
-  /** Claims as a worker does: owner, fence, start and deadline in one statement. Answers the fence. */
+  /** Claims as a worker does: owner, fence, start and deadline in one statement. Returns the fence. */
   readonly claim: (worker: string, job: string) => Promise<number>;
   readonly job: (id: string) => Promise<JobRow>;
   /** Another session, ended with the test. */

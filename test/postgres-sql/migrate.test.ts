@@ -163,7 +163,7 @@ test("several processes that migrate at once make each step once", async (t) => 
   );
 });
 
-test("a table that somebody holds makes a migration give up with a sentence, and nothing has changed", async (t) => {
+test("a table that another session holds makes a migration give up with a sentence, and nothing has changed", async (t) => {
   const url = await freshDatabase(t);
   await cliOn(t, url).run("migrate", "up", "--to", "1");
   await withClient(url, async (other) => {
@@ -196,7 +196,7 @@ test("a migration that waits for a table lets others pass, and is done once the 
   assert.deepEqual(await applied(t, url), ALL);
 });
 
-test("a role that may not create tables is told so", async (t) => {
+test("a role that may not create tables gets an error that says so", async (t) => {
   const url = await freshDatabase(t);
   const role = `r_${new URL(url).pathname.slice(1)}`;
   await psql(url, `CREATE ROLE ${role} LOGIN; REVOKE CREATE ON DATABASE ${new URL(url).pathname.slice(1)} FROM PUBLIC`);
@@ -272,7 +272,7 @@ test("print --pg-cron schedules tick every 15 s, and print --roles names the fou
     assert.match(roles, new RegExp(`CREATE ROLE "${role}"`));
 });
 
-test("on SQLite up creates the file, so that a job can be enqueued before the first worker, and there is no way back", async (t) => {
+test("on SQLite up creates the file, so that a job can be enqueued before the first worker, and down is refused", async (t) => {
   const place = new Place(t);
   const { run, json } = cliOn(t, place.url);
   assert.match(
@@ -304,7 +304,7 @@ test("list shows the checksums that a SQLite file keeps, and writes nothing", as
   db.close();
 });
 
-test("a worker on a schema that is not there is told what to run", async (t) => {
+test("a worker on a schema that is not there prints what to run", async (t) => {
   const url = await freshDatabase(t);
   const { code, stderr } = await cli(t, ["status"], { store: url });
   assert.equal(code, 1);

@@ -10,7 +10,7 @@ import { MINUTE, fixture, type Fixture } from "./fixture.ts";
 
 /** Each job under a worker of its own, but for `company`, of which there are two. SQL sets the row and its kind. */
 const DIED: Readonly<Record<string, string>> = {
-  // The first death: while others die, it could not be told from them.
+  // The first death: while others die, it could not be distinguished from them.
   poison: "crashes = 2, blamed = 2",
   alone: "",
   again: "crashes = 1",

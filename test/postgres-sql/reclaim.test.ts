@@ -15,7 +15,7 @@ async function held(store: Fixture, worker: string, count: number, kind = "mail"
   return ids;
 }
 
-test("with every process dead one SELECT puts all work back, in one incident per worker", async (t) => {
+test("with every process dead one SELECT requeues all work, in one incident per worker", async (t) => {
   const store = await fixture(t);
   await held(store, "w1", 3);
   await held(store, "w2", 1);
@@ -182,7 +182,7 @@ test("a settlement under way wins: the job that it ends is not taken", async (t)
   assert.deepEqual((await store.job("w1-1")).blamed, 0, "two were held at the death");
 });
 
-test("a batch is a limit: the rest is taken by the next call, in the same incident, and nobody is blamed for being last", async (t) => {
+test("a batch is a limit: the rest is taken by the next call, in the same incident, and no job is blamed for being last", async (t) => {
   const store = await fixture(t);
   await held(store, "w1", 5);
   await store.pass(MINUTE);
@@ -196,7 +196,7 @@ test("a batch is a limit: the rest is taken by the next call, in the same incide
   assert.deepEqual(await store.sql("SELECT DISTINCT blamed FROM outlive.jobs"), [{ blamed: 0 }]);
 });
 
-test("a job whose row can't be written is told about and holds up nobody, not even in a batch of one", async (t) => {
+test("a job whose row can't be written is reported and holds up no other, not even in a batch of one", async (t) => {
   const store = await fixture(t);
   await held(store, "w1", 2);
   await store.sql("ALTER TABLE outlive.jobs ADD CONSTRAINT stuck CHECK (id <> 'w1-0' OR losses = 0)");
@@ -276,7 +276,7 @@ test("after the server was restarted or frozen the first tick only looks, and th
   assert.equal(await store.psql("SELECT outlive.tick()"), "1");
 });
 
-test("whoever calls tick once a minute is not taken for late", async (t) => {
+test("calling tick once a minute does not count as late", async (t) => {
   const store = await fixture(t);
   const said: string[] = [];
   for (let i = 0; i < 4; i++) {
@@ -287,7 +287,7 @@ test("whoever calls tick once a minute is not taken for late", async (t) => {
   assert.deepEqual(said, ["f", "t", "f", "f"]);
 });
 
-test("a batch that is no number of jobs is refused", async (t) => {
+test("a batch that is not a number of jobs is refused", async (t) => {
   const store = await fixture(t);
   for (const batch of ["0", "-1", "10001", "NULL"])
     await assert.rejects(store.sql(`SELECT * FROM outlive.reclaim_stale_jobs(${batch})`), { code: "22023" });

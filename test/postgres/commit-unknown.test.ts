@@ -1,5 +1,5 @@
 // The connection is lost at the COMMIT itself, before the server got it or before its answer came back: the client can't tell which, so
-// the server is asked. Whoever called is told the truth, and the rows are there once or not at all.
+// the server is asked. The caller gets the true result, and the rows are there once or not at all.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { type Engine, job, type JobContract, open, type OutliveError } from "../../src/index.ts";
@@ -14,7 +14,7 @@ interface Fixture extends AsyncDisposable {
   readonly place: PostgresPlace;
   readonly proxy: CommitProxy;
   readonly engine: Engine;
-  /** What each attempt was told by its `commit`. */
+  /** How the `commit` of each attempt ended. */
   readonly told: { readonly attempt: number; readonly value?: unknown; readonly thrown?: OutliveError }[];
   readonly pay: JobContract<object, object>;
 }
@@ -58,7 +58,7 @@ function book({ engine, place, pay }: Fixture, n: number): Promise<string> {
 const ledger = ({ place }: Fixture): Promise<{ job: string; n: number }[]> =>
   place.query<{ job: string; n: number }>("SELECT job, n FROM outlive.ledger ORDER BY n");
 
-test("the answer to a commit is lost: the job has succeeded, its row is there once, and the attempt is told so", async (t) => {
+test("the answer to a commit is lost: the job has succeeded, its row is there once, and commit resolves in the attempt", async (t) => {
   await using scened = await fixture(t);
   const { engine, proxy, told, pay } = scened;
   proxy.cutAt("before its answer");
@@ -73,7 +73,7 @@ test("the answer to a commit is lost: the job has succeeded, its row is there on
   assert.deepEqual(told, [{ attempt: 1, value: 1 }]);
 });
 
-test("a commit never reaches the server: nothing was written, the attempt is told so and fails, and the next one commits", async (t) => {
+test("a commit never reaches the server: nothing was written, commit rejects, the attempt fails, and the next one commits", async (t) => {
   await using scened = await fixture(t);
   const { engine, proxy, told, pay } = scened;
   proxy.cutAt("before COMMIT");
@@ -96,7 +96,7 @@ test("a commit never reaches the server: nothing was written, the attempt is tol
   assert.deepEqual(told[1], { attempt: 2, value: 2 });
 });
 
-test("the answer to the commit of engine.transaction is lost: it answers as if it were not, and all is there once", async (t) => {
+test("the answer to the commit of engine.transaction is lost: it resolves as if it were not, and all is there once", async (t) => {
   await using scened = await fixture(t);
   const { engine, proxy } = scened;
   proxy.cutAt("before its answer");

@@ -119,7 +119,7 @@ test("a worker frozen past its lease loses its work, its sessions are ended, and
   );
 });
 
-test("a worker frozen in the middle of its commit holds up nobody beyond its lease, and its rows are not there", async (t) => {
+test("a worker frozen in the middle of its commit holds up no other beyond its lease, and its rows are not there", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const frozen = place.child({ heartbeat: SHORT });
@@ -191,7 +191,7 @@ test("a killed worker whose session still waits for a frozen one's lock is recov
   const killed = place.child({ concurrency: 1 });
   await killed.untilFact("working");
   await withClient(place.url, async (blocker) => {
-    // Somebody else's transaction, which stands for a frozen worker's.
+    // Another program's transaction, which stands for a frozen worker's.
     await blocker.query("BEGIN");
     await blocker.query(`LOCK TABLE "${place.schema}".ledger IN ACCESS EXCLUSIVE MODE`);
     const { id } = await engine.enqueue(transfer, { n: 1 });

@@ -1,4 +1,4 @@
-// A session whose end comes in the same packet as its greeting, as whoever was frozen meanwhile reads it. A server of a few bytes stands for
+// A session whose end comes in the same packet as its greeting, as a process that was frozen meanwhile reads it. A server of a few bytes stands for
 // PostgreSQL: the real one can't be made to send both at once.
 import assert from "node:assert/strict";
 import { createServer, type AddressInfo, type Socket } from "node:net";

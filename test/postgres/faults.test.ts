@@ -41,10 +41,10 @@ test("a wrong password, a database that is not there and a server that is away a
   await server.stop();
   const away = await refusal(server.url());
   assert.equal(away.code, "STORE_UNREACHABLE");
-  assert.match(away.hint, /Nobody listens there/);
+  assert.match(away.hint, /Nothing listens there/);
 });
 
-test("an address that is none, or names a server next to a pool, is refused without its password", async () => {
+test("an invalid address, or one that names a server next to a pool, is refused without its password", async () => {
   for (const url of [
     `postgres://u:${SECRET}@host:notaport/db`,
     `postgres://u:${SECRET}/@host name/db`,
@@ -76,7 +76,7 @@ test("a schema that is missing, older or newer is refused, and never migrated by
   assert.match(newer.hint, /Upgrade the outlive package/);
 });
 
-test("a worker that is too old for a schema that was migrated meanwhile says so, stops claiming and gives back what it holds", async (t) => {
+test("a worker that is too old for a schema that was migrated meanwhile says so, stops claiming and releases what it holds", async (t) => {
   const place = await PostgresPlace.shared(t);
   const wait = job<object>("wait");
   wait.handle(
@@ -146,7 +146,7 @@ test("a session that is killed while it is idle in the callback's transaction co
   assert.deepEqual(await engine.incidents(), []);
 });
 
-test("the heartbeat's session alone is killed: the worker keeps its work and nobody is called dead", async (t) => {
+test("the heartbeat's session alone is killed: the worker keeps its work and no worker is called dead", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const children = [place.child(), place.child()];
@@ -212,7 +212,7 @@ test("on the user's own pool: queries run on it, it stays open, and nothing is l
   assert.deepEqual(rows, [{ seqscan: "on", prepared: 0 }]);
 });
 
-test("a pool whose password is a function gets its maintenance next to the worker, and that is said", async (t) => {
+test("a pool whose password is a function gets its maintenance in the worker's thread, and the log says so", async (t) => {
   const { url, schema } = await freshSchema(t);
   const pool = new pg.Pool({ connectionString: url, password: () => "" });
   t.after(() => pool.end());

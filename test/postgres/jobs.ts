@@ -6,7 +6,7 @@ import { effect, kinds as common, tell } from "../support/jobs.ts";
 
 const schema = process.env["OUTLIVE_TEST_SCHEMA"] ?? "outlive";
 
-/** Moves one unit into the ledger, exactly once. `idleMs` waits inside the transaction, at most until its session is over. */
+/** Moves one unit into the ledger, exactly once. `idleMs` waits inside the transaction, at most until its session ends. */
 export const transfer = job<{ n: number; idleMs?: number }>("transfer", {
   retry: { backoff: { base: "1ms", max: "5ms" } },
 });

@@ -81,12 +81,12 @@ test("a lock of another database, or none at all, proves nothing", async (t) => 
   assert.equal(await liveness.probe({ ...row, lock: { name: null, identity: null } }), "unknown");
 });
 
-test("a heartbeat session that is killed alone comes back at once with its lock, and nobody is called dead", async (t) => {
+test("a heartbeat session that is killed alone comes back at once with its lock, and no worker is called dead", async (t) => {
   const url = await sharedServer();
   const one = await worker(t, url);
   const watcher = processOn(t, url);
   await watcher.liveness.probe(one.row);
-  // A machine on which two looks find no lock because its holder took longer than that to come back has shown nothing: once more.
+  // A machine on which two looks find no lock because its holder took longer than that to come back has shown nothing: try again.
   await untilTrue(
     async () => {
       const { pid } = one.session.greeting!;
@@ -200,7 +200,7 @@ for (const [title, end] of [
   ["killed with all its processes", "kill"],
   ["stopped and started", "stop"],
 ] as const) {
-  test(`the server is ${title}: everybody's lock is gone, and nobody is called dead before the hold is over`, async (t) => {
+  test(`the server is ${title}: every lock is gone, and no worker is called dead before the hold ends`, async (t) => {
     const server = await ownServer(t);
     await withClient(server.url(), (c) => c.query("SELECT pg_sleep(0)"));
     const one = await worker(t, server.url());

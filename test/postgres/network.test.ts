@@ -19,7 +19,7 @@ import { pgbouncer } from "./pgbouncer.ts";
 import { PATIENT, PostgresPlace, SHORT } from "./place.ts";
 
 for (const mode of ["transaction", "session"] as const) {
-  test(`behind a pooler in ${mode} mode work goes on, it is said that the lock proves nothing, and a death is proved by the kernel`, async (t) => {
+  test(`behind a pooler in ${mode} mode work goes on, the log says that the lock proves nothing, and a death is proved by the kernel`, async (t) => {
     const place = await PostgresPlace.shared(t);
     const url = await pgbouncer(t, place.url, mode);
     const engine = await place.engine();

@@ -13,7 +13,7 @@ import { jobs } from "./jobs.ts";
 
 /** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
 export const PATIENT = { interval: "500ms", lease: "30s", probe: "100ms", sweep: "1s" } as const;
-/** For whoever falls silent in a test: found while the test waits, but longer than a maintenance's thread takes to boot and to connect. */
+/** For a worker that falls silent in a test: found while the test waits, but longer than a maintenance's thread takes to boot and to connect. */
 export const SHORT = { ...PATIENT, lease: "3s" } as const;
 
 export interface ChildOptions {

@@ -60,7 +60,7 @@ async function database(t: TestContext): Promise<Place> {
   });
   const pool = new pg.Pool({ connectionString: url, max: 3 });
   pools.push(pool);
-  // `end` answers while its last sessions still say goodbye: they may see the end of their database.
+  // `end` resolves while its last sessions still say goodbye: they may see the end of their database.
   pool.on("error", () => {});
   const working = async (): Promise<Engine> => {
     const engine = await open(url, { jobs: [pay], logger: false, poll: "50ms" });

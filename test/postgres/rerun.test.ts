@@ -7,10 +7,10 @@ import { untilTrue } from "../support/processes.ts";
 import { slow } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
 
-/** Nobody finds anything by looking while a test runs: who does not hear the wakeup does not wake. */
+/** No worker polls while a test runs: one that does not hear the wake-up does not wake. */
 const poll = "10m";
 
-test("what a full worker puts back wakes an idle one that would not have looked for minutes", async (t) => {
+test("what a full worker requeues wakes an idle one that would not have polled for minutes", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const detector = place.child({ concurrency: 1, poll });
@@ -27,7 +27,7 @@ test("what a full worker puts back wakes an idle one that would not have looked 
   assert.equal((await idle.untilFact("started", { id }))["attempt"], 2);
 });
 
-test("a worker alone runs at once what its own maintenance has put back", async (t) => {
+test("a worker alone runs at once what its own maintenance has requeued", async (t) => {
   const place = await PostgresPlace.shared(t);
   const engine = await place.engine();
   const victim = place.child({ poll });
@@ -63,7 +63,7 @@ test("neighbours of a frozen detector find a death by its lock, long before the 
   assert.equal(live.length, 2, "nobody has called the frozen one dead");
 });
 
-test("the commit of one's own transaction wakes an idle worker; with wake: false, a rollback or a delay nothing is said", async (t) => {
+test("the commit of one's own transaction wakes an idle worker; with wake: false, a rollback or a delay no wake-up is sent", async (t) => {
   const place = await PostgresPlace.shared(t);
   await place.engine();
   const { schema } = place;

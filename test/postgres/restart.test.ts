@@ -1,4 +1,4 @@
-// The database restarts in the middle of work: nothing is lost, nothing runs twice, nobody is called dead, and work goes on soon
+// The database restarts in the middle of work: nothing is lost, nothing runs twice, no worker is called dead, and work goes on soon
 // after it is back. Each test has a server of its own.
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ import { type Child, untilTrue } from "../support/processes.ts";
 import { slow, transfer } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
 
-/** Longer than any outage here: only locks, not silence, could call somebody dead. */
+/** Longer than any outage here: only locks, not silence, could call a worker dead. */
 const heartbeat = { interval: "1s", lease: "20s", probe: "100ms", sweep: "1s" } as const;
 
 const succeeded = async (engine: Engine): Promise<number> =>

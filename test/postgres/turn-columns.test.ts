@@ -1,11 +1,11 @@
 // The types of a turn's rows name columns of SQL texts, and the compiler can't compare the two: a column with another name would be read as
 // undefined, which looks like "no". All forms of the statement must return exactly these columns.
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test, type TestContext } from "node:test";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { draft, kind, roomFor, SETTLE, TIMEOUT_MS, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
-import { freshSchema } from "../support/postgres.ts";
+import { freshSchema, withClient } from "../support/postgres.ts";
 
 type Row = Readonly<Record<string, unknown>>;
 
@@ -44,15 +44,7 @@ for (const { form, inTwoFrom, kinds } of [
       ["b"],
     );
 
-    const results: { readonly sql: string; readonly rows: readonly Row[] }[] = [];
-    const { value } = Object.getOwnPropertyDescriptor(Connection.prototype, "rows")!;
-    const rowsOf = value as (this: Connection, sql: string, values?: readonly never[]) => Promise<Row[]>;
-    t.mock.method(Connection.prototype, "rows", async function (this: Connection, sql: string, values?: never[]) {
-      const rows = await rowsOf.call(this, sql, values);
-      // The caller takes rows out of its own array.
-      results.push({ sql, rows: [...rows] });
-      return rows;
-    });
+    const results = recorded(t);
     const settled = first.claimed.map((job) => SETTLE.succeed(job));
     const { claimed } = await store.turn("w", settled, roomFor(2, kinds));
     assert.equal(claimed.length, 2);
@@ -94,3 +86,43 @@ for (const { form, inTwoFrom, kinds } of [
       inTwoFrom === 1 ? [[{ settled: null, noted: 0 }]] : [],
     );
   });
+
+test("the rows of claimed suspects have the columns that their type names", async (t) => {
+  const fresh = await freshSchema(t);
+  const store = await openStore(fresh);
+  t.after(() => store.close());
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue([draft({ id: "a", priority: 7 })]);
+  await withClient(fresh.url, (client) => client.query(`UPDATE "${fresh.schema}".jobs SET lane = 2, crashes = 1`));
+  const results = recorded(t);
+  const { claimed } = await store.turn("w", [], roomFor(1, ["mail"]));
+  assert.deepEqual(
+    claimed.map(({ lease }) => lease.jobId),
+    ["a"],
+  );
+  const { rows } = results.find(({ sql }) => sql.includes("free AS"))!;
+  assert.deepEqual(
+    rows.map((row) => Object.keys(row)),
+    [OF_JOB],
+  );
+  const { fence, priority, timeout_ms, input } = rows[0]!;
+  assert.deepEqual(
+    { fence, priority, timeout_ms, input },
+    { fence: 1, priority: 7, timeout_ms: TIMEOUT_MS, input: "{}" },
+  );
+});
+
+/** Every statement of this process that returns rows, and those rows. */
+function recorded(t: TestContext): readonly { readonly sql: string; readonly rows: readonly Row[] }[] {
+  const results: { readonly sql: string; readonly rows: readonly Row[] }[] = [];
+  const { value } = Object.getOwnPropertyDescriptor(Connection.prototype, "rows")!;
+  const rowsOf = value as (this: Connection, sql: string, values?: readonly never[]) => Promise<Row[]>;
+  t.mock.method(Connection.prototype, "rows", async function (this: Connection, sql: string, values?: never[]) {
+    const rows = await rowsOf.call(this, sql, values);
+    // The caller takes rows out of its own array.
+    results.push({ sql, rows: [...rows] });
+    return rows;
+  });
+  return results;
+}

@@ -1,4 +1,4 @@
-// A worker process of the PostgreSQL tests: opens the store that it is told, works, and tells its parent what happens. It ends on
+// A worker process of the PostgreSQL tests: opens the given store, works, and reports to its parent what happens. It ends on
 // SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, poll, schema, liveness }.
 import { open, type EngineOptions } from "../../src/index.ts";
 import { tell } from "../support/jobs.ts";

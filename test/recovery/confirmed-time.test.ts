@@ -57,7 +57,7 @@ test("a clock that is slewed is not stepped", () => {
   assert.equal(confirmed.confirmed().steadyMs, 3_000_000);
 });
 
-test("an answer that took long is no step, and counts from the last moment at which it can have been made", () => {
+test("an answer that took long is not a step, and counts from the last moment at which it can have been made", () => {
   const clock = virtualClock(0);
   clock.freeze(10_000);
   const confirmed = new ConfirmedClock(clock, { now: 1_000, sentMono: 0, receivedMono: 10_000 });

@@ -208,7 +208,7 @@ test("a lock that is free proves a death also right after the watcher slept", as
   assert.equal((await detector.check([worker()], EVERY)).length, 1);
 });
 
-test("a probe looks at locks only: silence is no matter of it", async () => {
+test("a probe checks locks only, not silence", async () => {
   const { clock, detector } = watch({ w2: "held", w3: "unknown", w4: "free" });
   const workers = ["w2", "w3", "w4"].map((id) => worker({ id }));
   await detector.check(workers.slice(0, 2), EVERY);
@@ -260,7 +260,7 @@ test("the death of one hides no other", async () => {
   );
 });
 
-test("silence while the store was away is the store's own: the watch starts again when the hold is over", async () => {
+test("silence while the store was away is the store's own: the watch starts again when the hold ends", async () => {
   let holdMs = 0;
   const watching = watch({}, { holdMs: () => holdMs });
   assert.deepEqual(await checks(watching, () => [worker()], 3), []);

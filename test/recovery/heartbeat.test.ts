@@ -73,7 +73,7 @@ test("even the shortest interval leaves a beat 50 ms", async () => {
   assert.equal(await beat, null);
 });
 
-test("an answer that comes after the time was up changes nothing, and a late rejection harms nobody", async () => {
+test("an answer that comes after the time was up changes nothing, and a late rejection does no harm", async () => {
   for (const end of ["resolve", "reject"] as const) {
     const answer = held<BeatAnswer>();
     const { clock, heartbeat } = heart(() => answer.promise);
@@ -87,7 +87,7 @@ test("an answer that comes after the time was up changes nothing, and a late rej
   }
 });
 
-test("FR-051 FR-054 UT-003 failures are counted and told until a beat is accepted, and never thrown", async () => {
+test("FR-051 FR-054 UT-003 failures are counted and reported until a beat is accepted, and never thrown", async () => {
   const answers: (() => Promise<BeatAnswer>)[] = [
     () => Promise.reject(new Error("busy")),
     () => {
@@ -110,7 +110,7 @@ test("FR-051 FR-054 UT-003 failures are counted and told until a beat is accepte
   );
 });
 
-test("a refused beat, of a worker that is not live any more, is an answer and no failure", async () => {
+test("a refused beat, of a worker that is no longer live, is an answer and not a failure", async () => {
   const { heartbeat } = heart(() => Promise.resolve(aBeatAnswer({ live: false })));
   assert.equal((await heartbeat.tick())?.answer.live, false);
   assert.equal(heartbeat.failures, 0);

@@ -144,7 +144,7 @@ test("FR-039 FR-040 it sweeps at its interval", async () => {
   assert.deepEqual(of("purge"), ["purge 60000", "purge 120000"]);
 });
 
-test("a sweep recovers who is over and still holds jobs, and reads no row of the others that are over: there may be months of them", async () => {
+test("a sweep recovers finished workers that still hold jobs, and reads no row of other finished workers: there may be months of them", async () => {
   const over = [
     aWorkerRow({ id: "w2", state: "gone", heldCount: 1 }),
     aWorkerRow({ id: "w3", state: "stopped", heldCount: 2 }),
@@ -206,7 +206,7 @@ test("any task of the maintenance that finds another store stops the worker: it 
   assert.deepEqual(events.of("store.failed"), []);
 });
 
-test("a worker whose row is not live any more is told once, and everything stops", async () => {
+test("a worker whose row is no longer live is notified once, and everything stops", async () => {
   const { maintenance, clock, calls, state, told } = keep();
   state.answer = aBeatAnswer({ live: false });
   maintenance.start();
@@ -393,7 +393,7 @@ test("after one death it looks at all workers now: others may have died with it,
   assert.deepEqual(of("recover"), ["recover w03 0", "recover w20 0", "recover w39 0"]);
 });
 
-test("as long as nobody died it does not look at all workers with each probe", async () => {
+test("as long as no worker died it does not read all workers with each probe", async () => {
   const { maintenance, of } = keep({ workers: [aWorkerRow({ id: "w2" })] });
   await maintenance.probe();
   assert.deepEqual(of("expire"), []);
@@ -483,7 +483,7 @@ test("it does not kill a process whose loop came back while the last word was wr
   assert.match(words.at(-1)!, /^would have killed itself: job job-7 .*; then the loop came back$/);
 });
 
-test("a loop that stands still is told once, its worker beats meanwhile, and it is told again the next time", async () => {
+test("a loop that stands still is reported once, its worker beats meanwhile, and it is reported again the next time", async () => {
   const { maintenance, state, events, of } = keep();
   state.lagMs = 1_500.6;
   await maintenance.probe();
@@ -521,7 +521,7 @@ test("a live worker under another kernel makes this one unfit", async () => {
   assert.deepEqual(told, ["unfit foreign-worker: worker w9 on there is alive under another kernel"]);
 });
 
-test("an answer that comes after the stop is not told any more", async () => {
+test("an answer that comes after the stop is no longer reported", async () => {
   const answer = held<BeatAnswer>();
   const { maintenance, told } = keep({ store: { beat: () => answer.promise } });
   const beat = maintenance.beat();
@@ -541,7 +541,7 @@ test("what the store reports of its own files is emitted as it says it", async (
   assert.deepEqual(events.of("store.upkeep"), [{ name: "store.upkeep", ...news }]);
 });
 
-test("where one looks for all, it probes everybody, the others nobody, and without one each probes its ring", async () => {
+test("where one worker checks for all, it probes every worker and the others none; without one each probes its ring", async () => {
   const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
   for (const [leads, probes] of [
     [true, 29],
@@ -554,7 +554,7 @@ test("where one looks for all, it probes everybody, the others nobody, and witho
   }
 });
 
-test("whoever does not look for all still watches its ring, so that a frozen detector is found", async () => {
+test("a worker that does not check for all still watches its ring, so that a frozen detector is found", async () => {
   const workers = Array.from({ length: 30 }, (_, n) => aWorkerRow({ id: `w${String(n).padStart(2, "0")}` }));
   const kept = keep({ worker: "w05", workers, liveness: { leads: () => Promise.resolve(false) } });
   await kept.maintenance.checkWorkers();
@@ -576,7 +576,7 @@ test("where another process checks all locks, the processes of the neighbours ar
   assert.equal(kept.events.of("worker.gone")[0]!.how, "gone");
 });
 
-test("where workers of several machines belong together, one under another kernel is no mistake", async () => {
+test("where workers of several machines belong together, one under another kernel is not a mistake", async () => {
   const foreign = aWorkerRow({ id: "w2", bootId: "elsewhere", beats: 1 });
   const kept = keep({ workers: [foreign], liveness: { manyHosts: true } });
   await kept.maintenance.checkWorkers();

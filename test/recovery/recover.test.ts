@@ -1,4 +1,4 @@
-// Holds the passes of recovery: one incident per death, in batches, one failure stopping nobody, and what is decided.
+// Holds the passes of recovery: one incident per death, in batches, a failure that stops no other recovery, and what is decided.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { decideCrash, decideOverdue, expireOverdue, recoverDead, RECOVERY_BATCH } from "../../src/recovery/recover.ts";
@@ -51,7 +51,7 @@ interface Batch {
   readonly done: boolean;
 }
 
-/** Recovery against a store that answers with `batches`, one after the other. */
+/** Recovery against a store that returns `batches`, one after the other. */
 function recovering(batches: ((request: CondemnRequest) => Batch)[], store: SomeVerbs = {}) {
   const clock = virtualClock();
   const events = new Recorder();
@@ -155,7 +155,7 @@ test("FR-029 FR-030 UT-005 a pass that found nothing says so and writes nothing"
   assert.deepEqual(events.names(), ["recovery.started", "recovery.completed"]);
 });
 
-test("a death with many jobs is one incident in several transactions, told once", async () => {
+test("a death with many jobs is one incident in several transactions, reported once", async () => {
   const { deps, events, asked, cleaned } = recovering([
     () => ({ incident: "old", jobs: [aHeld({ id: "a" })], done: false }),
     () => ({ incident: "old", jobs: [aHeld({ id: "b" })], done: false }),
@@ -169,7 +169,7 @@ test("a death with many jobs is one incident in several transactions, told once"
   assert.deepEqual(cleaned, ["w2"]);
 });
 
-test("FR-029 UT-005 who turned out not to be dead, or was recovered by another process, is no incident", async () => {
+test("FR-029 UT-005 a worker that turned out not to be dead, or that another process recovered, makes no incident", async () => {
   const { deps, events, cleaned } = recovering([() => ({ incident: null, jobs: [], done: true })]);
   const pass = await recoverDead(deps, dead("w2"), "w1");
   assert.deepEqual(pass.incidents, []);
@@ -184,7 +184,7 @@ test("the depth of the check is kept with the verdict of the incident", async ()
   assert.equal(asked[0]!.recovery.integrity, "PASSED (full)");
 });
 
-test("FR-027 a worker whose recovery fails is told about and stops no other", async () => {
+test("FR-027 a worker whose recovery fails is reported and does not stop the recovery of others", async () => {
   const { deps, events, cleaned } = recovering([
     () => {
       throw new Error("disk is full");
@@ -204,7 +204,7 @@ test("FR-027 a worker whose recovery fails is told about and stops no other", as
   assert.deepEqual(cleaned, ["w3"]);
 });
 
-test("a lock that can't be removed is told and is no failure of the recovery", async () => {
+test("a lock that can't be removed is reported and does not fail the recovery", async () => {
   const { deps, events } = recovering([({ incident }) => ({ incident, jobs: [], done: true })]);
   const liveness = { ...deps.liveness, clean: () => Promise.reject(new Error("not permitted")) };
   const pass = await recoverDead({ ...deps, liveness }, dead("w2"), "w1");
@@ -225,7 +225,7 @@ test("a quarantined job has an event of its own", async () => {
   );
 });
 
-test("a pass that is told to stop ends after the transaction that is under way", async () => {
+test("a pass whose signal is aborted ends after the transaction that is under way", async () => {
   const stop = new AbortController();
   const { deps, asked, cleaned } = recovering([
     ({ incident }) => {
@@ -258,7 +258,7 @@ test("what is overdue has timed out, with the backoff of its timeouts, or is can
 
 const CONFIRMED = { asOf: 7, steadyMs: 5 };
 
-test("what was fenced out as overdue is told with its kind and its worker", async () => {
+test("what was fenced out as overdue is reported with its kind and its worker", async () => {
   const { deps, events } = recovering([], {
     heldBy: (query) => {
       assert.deepEqual(query, { overdue: { marginMs: 2_000, confirmed: CONFIRMED }, limit: RECOVERY_BATCH });

@@ -151,7 +151,7 @@ test("a heartbeat that is ahead of the recovery's clock was 0 ms ago", () => {
   assert.match(text([anIncident({ lastHeartbeatAt: STARTED + 5_000 })]), /\(last heartbeat: 0ms ago\)/);
 });
 
-test("without incidents there is no report", () => {
+test("without incidents the report is null", () => {
   assert.equal(recoveryReport([]), null);
 });
 

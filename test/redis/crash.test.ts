@@ -31,7 +31,7 @@ test("at default settings a killed worker's job runs again in another process", 
   await engine.cancel(id);
 });
 
-test("a worker of another host that dies is found by its missing subscription, and nobody is blamed at once", async (t) => {
+test("a worker of another host that dies is found by its missing subscription, and no job is blamed at once", async (t) => {
   const place = await RedisPlace.shared(t);
   const engine = await place.engine();
   const far = place.child({ elsewhere: true });

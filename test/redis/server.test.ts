@@ -228,7 +228,7 @@ async function restarts(server: RedisServer, how: "kill" | "stop"): Promise<void
 }
 
 for (const how of ["kill", "stop"] as const)
-  test(`living workers go on after the server was started again (${how}): all work ends, and nobody is called dead`, async (t) => {
+  test(`living workers go on after the server was started again (${how}): all work ends, and no worker is called dead`, async (t) => {
     const server = await ownRedis(t, { fsync: "always" });
     const place = new RedisPlace(t, server.url());
     const engine = await place.engine();

@@ -1,4 +1,4 @@
-// C8: an older copy of the file is put back while an old worker lives. The worker goes on with a file that has no name any more, and
+// C8: an older copy of the file is restored while an old worker lives. The worker goes on with a file that has no name any more, and
 // the rows of the copy say that it is alive, so the epoch was not raised and the same (epoch, fence) was given twice.
 import assert from "node:assert/strict";
 import { copyFileSync, renameSync } from "node:fs";
@@ -24,7 +24,7 @@ function putBack(place: Place, copy: string): void {
   copyFileSync(copy, place.path);
 }
 
-test("C8: an older copy of the file is put back under a living worker: no (epoch, fence) is given twice", async (t) => {
+test("C8: an older copy of the file is restored under a living worker: no (epoch, fence) is issued twice", async (t) => {
   const place = new Place(t);
   const before = await place.engine();
   const { id } = await before.enqueue(slow, { ms: 600_000 }, { delay: "200ms" });
@@ -76,7 +76,7 @@ test("C8: a worker whose file was moved away stops at once and says so", async (
   assert.equal(aborted["why"], "lease-lost");
 });
 
-test("C8: recover --restored takes the jobs of a copy that was put back, although the lock of the old worker is held", async (t) => {
+test("C8: recover --restored takes the jobs of a restored copy, although the lock of the old worker is held", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 600_000 });

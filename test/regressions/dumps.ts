@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 const env = { ...process.env, PGOPTIONS: "-c client_min_messages=warning" };
 
-/** Puts the tables back as they were when the dump was made. */
+/** Restores the tables as they were when the dump was made. */
 export type Restore = () => Promise<void>;
 export type MakeDump = (t: TestContext, place: { readonly url: string; readonly schema: string }) => Promise<Restore>;
 

@@ -50,7 +50,7 @@ function change(path: string, sql: string): void {
 
 const PURGE = { finishedOlderThanMs: 1e12, incidentsOlderThanMs: 1e12, limit: 10 };
 
-test("rows of idle keys are purged in pieces, and never those that somebody has set anything for", async (t) => {
+test("rows of idle keys are purged in pieces, and never those with settings of their own", async (t) => {
   const { store, clock, path } = await storeFor(t);
   await store.enqueue(names("a", 25).map((id) => draft({ id, keys: [jobKey("crm", id)] })));
   for (let jobs = 0; jobs < 25;) {

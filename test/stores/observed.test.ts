@@ -32,7 +32,7 @@ test("an error of the driver is worded with what the store was doing, from the a
   await assert.rejects(store.inspect.get("job-7"), /^Error: reading job job-7: disk$/);
 });
 
-test("a call that made work ready rings the others and the listeners of this process; any other rings nobody", async () => {
+test("a call that made work ready wakes the other processes and the listeners of this one; any other wakes none", async () => {
   const { rung, channel } = wakeups();
   const heard: string[] = [];
   const store = wrapped(
@@ -54,7 +54,7 @@ test("a call that made work ready rings the others and the listeners of this pro
   assert.deepEqual([rung.length, heard.length], [3, 2]);
 });
 
-test("a verb that rings within its own transaction rings only the listeners of this process", async () => {
+test("a verb that sends its wake-up within its own transaction wakes only the listeners of this process", async () => {
   const { rung, channel } = wakeups();
   const heard: string[] = [];
   const store = wrapped({ enqueue: async () => [] }, { wakeups: channel, notifyThemselves: ["enqueue"] });
@@ -63,7 +63,7 @@ test("a verb that rings within its own transaction rings only the listeners of t
   assert.deepEqual([rung, heard], [[], ["heard"]]);
 });
 
-test("a call that failed rings nobody", async () => {
+test("a call that failed wakes none", async () => {
   const { rung, channel } = wakeups();
   const store = wrapped({ enqueue: () => Promise.reject(new Error("full")) }, { wakeups: channel });
   await assert.rejects(store.enqueue([]), /full/);
@@ -115,7 +115,7 @@ test("a closed store refuses every call, and closing it twice closes it once", a
   await assert.rejects(store.inspect.counts(), { code: ErrorCode.closed });
 });
 
-test("each call is measured, with its outcome, for listeners that ask for it by name and for nobody else", async () => {
+test("each call is measured, with its outcome, only for listeners that ask for it by name", async () => {
   const clock = virtualClock();
   const events = new EventBus(toStoredError);
   const any: string[] = [];

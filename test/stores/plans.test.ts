@@ -1,4 +1,4 @@
-// A worker's statements are planned once. SQLite plans some anew whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
+// A worker's statements are planned once. SQLite plans some again whenever a value is bound (a bare `LIMIT ?` is one), which is twenty
 // times the cost of a read that finds nothing and which nothing else would show.
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
@@ -46,7 +46,7 @@ test("nothing that a worker and its maintenance ask again and again is planned a
   assert.equal(planned - once, 0);
 });
 
-test("who is over and still holds jobs is found by the jobs that run, not by reading everybody who is over", async (t) => {
+test("finished workers that still hold jobs are found by the jobs that run, not by reading all finished workers", async (t) => {
   const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "prepare")!;
   const prepare = value as (this: DatabaseSync, sql: string) => StatementSync;
   let last: { readonly db: DatabaseSync; readonly sql: string } | undefined;

@@ -46,7 +46,7 @@ const CRASHES: Readonly<Record<string, (server: PostgresServer) => Promise<void>
     const { rows } = await withClient(server.url(), (client) =>
       client.query<{ pid: number }>("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"),
     );
-    // A session that waits hears of the crash; before that, nobody may be answered.
+    // A session that waits hears of the crash; before that, no call may be answered.
     await withClient(server.url(), async (client) => {
       const ended = client.query("SELECT pg_sleep(60)").then(
         () => assert.fail("the server did not crash"),
@@ -63,7 +63,7 @@ for (const [who, crash] of Object.entries(CRASHES))
     const { server, store, first } = await stage(t);
     await store.turn("w", first, NONE);
     await stopLogWriter(server.url());
-    // What is settled already is settled by nothing that would be flushed, and the claim beside it is not either.
+    // What is settled already is settled by nothing that would be flushed, and the claim next to it is not either.
     const { claimed } = await store.turn("w", first, ROOM);
     assert.equal(claimed.length, 20);
     assert.equal((await store.inspect.get(claimed[0]!.lease.jobId))?.state, "running");

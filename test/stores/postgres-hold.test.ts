@@ -79,7 +79,7 @@ test("a watcher that is new on a young server holds back until it is 5 s old, bu
   assert.equal(await probe("second"), "missing");
 });
 
-test("a watcher that is new on an old server holds back for nobody", async () => {
+test("a watcher that is new on an old server does not hold back", async () => {
   const { holds, probe } = watching(new Server());
   assert.equal(await probe("another"), "missing");
   assert.deepEqual(holds, []);

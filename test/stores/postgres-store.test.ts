@@ -275,7 +275,7 @@ test("rows that contradict each other are found, each in a sentence", async (t) 
   assert.deepEqual(await store.upkeep.repair(), await store.upkeep.integrity());
 });
 
-test("who holds up our sessions is named, and nobody is when nobody waits", async (t) => {
+test("the session that holds up ours is named, and none is when none of ours waits", async (t) => {
   const { store, fresh } = await stage(t);
   await store.enqueue([draft("a")]);
   assert.equal(await store.inspect.writer(), null);

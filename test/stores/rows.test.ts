@@ -1,4 +1,4 @@
-// How rows become what people see, above all rows that somebody damaged. All stores share it.
+// How rows become what people see, above all damaged ones. All stores share it.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { JOB_STATES } from "../../src/job/job.ts";
@@ -41,6 +41,7 @@ const row: JobColumns = {
   wait_step: null,
   keys: null,
   door: null,
+  latest_at: null,
 };
 
 test("what only holds its place in a row is not shown: before the first claim, and before the end", () => {
@@ -72,7 +73,7 @@ test("a damaged error is shown as it is found and hides no job", () => {
   assert.deepEqual(error(Buffer.from("blob")), { name: "Unreadable", message: "the stored error is damaged: blob" });
 });
 
-test("stored JSON that is none any more is shown as its text", () => {
+test("stored text that is no longer JSON is shown as text", () => {
   assert.deepEqual([null, '{"a":1}', '{"a"', Buffer.from("[2]"), 3].map(storedValue), [null, { a: 1 }, '{"a"', [2], 3]);
 });
 

@@ -1,4 +1,4 @@
-// Ends that are no deaths: signals to the supervisor, to a worker process, and the death of the supervisor itself.
+// Ends that are not deaths: signals to the supervisor, to a worker process, and the death of the supervisor itself.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { slow } from "../support/jobs.ts";

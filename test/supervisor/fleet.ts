@@ -24,7 +24,7 @@ export class Supervised {
   readonly process: ChildProcess;
   readonly lines: LogLine[] = [];
   readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
-  /** What was no line of the log. */
+  /** What was not a line of the log. */
   other = "";
 
   constructor(child: ChildProcess) {

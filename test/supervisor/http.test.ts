@@ -85,7 +85,7 @@ test("the metrics of two worker processes are summed, also after one of them is 
   }
   assert.equal(await sample(url, /^outlive_claims_total\{kind="slow"\} /), count);
   assert.equal(await sample(url, /^outlive_attempt_duration_seconds_count\{kind="slow"\} /), count);
-  // What the store says is said once, not once per process.
+  // What the store reports is reported once, not once per process.
   assert.equal(await sample(url, /^outlive_jobs\{.*kind="slow".*state="succeeded"/), count);
   assert.equal(await sample(url, /^outlive_workers\{state="live"\} /), 2);
 
@@ -108,7 +108,7 @@ test("the metrics of two worker processes are summed, also after one of them is 
   assert.equal(await sample(url, /^outlive_crashes_total\{kind="slow"\} /), 1);
   assert.equal(await sample(url, /^outlive_incidents_total\{how="gone"\} /), 2);
   assert.equal(await sample(url, /^outlive_time_to_resume_seconds_count /), 1);
-  // Whoever found a death may never have looked at that worker before: then there is no time to be told.
+  // The process that found a death may never have checked that worker before: then there is no time to report.
   const reports = await Promise.all((await engine.incidents()).map(({ id }) => engine.report(id)));
   const seenAlive = reports.filter((report) => report!.deadWorkers[0]!.lastSeenAliveAt !== null);
   assert.equal(await sample(url, /^outlive_time_to_detect_seconds_count /), seenAlive.length);

@@ -120,7 +120,7 @@ test("an address without a host is the loopback one; any other must be named", (
     assert.equal(listenAddress(text), null, text);
 });
 
-test("processes, http and the like may be said by file and environment; a flag wins", async (t) => {
+test("processes, http and the like may be set by file and environment; a flag wins", async (t) => {
   const fleet = new Fleet(t);
   mkdirSync(fleet.place.folder, { recursive: true });
   const config = join(fleet.place.folder, "outlive.yaml");
@@ -128,7 +128,8 @@ test("processes, http and the like may be said by file and environment; a flag w
   const supervised = fleet.work({ args: ["--processes", "1"], env: { OUTLIVE_WORK_PROCESSES: "2" } });
   const [line] = await supervised.said(/ starts \d+ worker\(s\) of /);
   assert.equal(line!["processes"], 1);
-  assert.match(String(line!["http"]), /^127\.0\.0\.1:\d+$/);
+  const [served] = await supervised.said(/ serves \/live/);
+  assert.match(String(served!["http"]), /^127\.0\.0\.1:\d+$/);
   await supervised.working();
   const engine = await fleet.place.engine();
   assert.deepEqual(

@@ -1,4 +1,4 @@
-// A process that clears stray locks beside a database without pause, until it is killed. Says when it has begun.
+// A process that clears stray locks next to a database without pause, until it is killed. Says when it has begun.
 import { removeStrayLocks } from "../../src/stores/sqlite/lock.ts";
 
 const database = process.argv[2]!;

@@ -1,4 +1,4 @@
-// Damage by hand, for tests: bytes of a page that SQLite wrote. Nobody may have the file open in this process meanwhile.
+// Damage by hand, for tests: bytes of a page that SQLite wrote. Nothing in this process may have the file open meanwhile.
 import assert from "node:assert/strict";
 import { closeSync, openSync, readSync, writeSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";

@@ -8,7 +8,7 @@ import type { Place } from "./processes.ts";
 
 export const PAGE = 4_096;
 
-/** A job that nobody runs, and one that runs at once. */
+/** A job that no worker runs, and one that runs at once. */
 export const note = job<{ n: number; text: string }>("note");
 export const after = job<{ n: number }>("after");
 after.handle((input) => input.n + 1);

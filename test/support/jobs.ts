@@ -20,7 +20,7 @@ transfer.handle(async (input, run) => {
   await run.commit(sqlite, (tx) => void tx.run("INSERT INTO ledger (job, n) VALUES (?, ?)", run.id, input.n));
 });
 
-/** Two steps, each with an effect. `stopAt` waits for ever at that point of the first attempt. */
+/** Two steps, each with an effect. `stopAt` waits forever at that point of the first attempt. */
 export const stepped = job<{ stopAt?: "inside" | "between" | "end" }>("stepped", { retry });
 stepped.handle(async (input, run) => {
   tell("started", { kind: "stepped", id: run.id, attempt: run.attempt, interrupted: run.interrupted });
@@ -44,7 +44,7 @@ stepped.handle(async (input, run) => {
   return { done: true };
 });
 
-/** Runs until it is told to end by the file's own signal: for takeovers. */
+/** Runs until the file's own signal ends it: for takeovers. */
 export const slow = job<{ ms: number }>("slow", { retry });
 slow.handle(async (input, run) => {
   tell("started", { kind: "slow", id: run.id, attempt: run.attempt, fence: run.fence });

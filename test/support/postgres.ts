@@ -1,5 +1,5 @@
 // PostgreSQL as tests ask for it: one server for the whole run, a fresh schema or database for each test, and a server of its own
-// for a test that kills, freezes or restarts it. The shared one is started by whoever asks first (scripts/test.mjs, over a socket)
+// for a test that kills, freezes or restarts it. The shared one is started for the first that asks (scripts/test.mjs, over a socket)
 // and runs with fsync off: it is never the one that crash tests kill.
 import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
@@ -13,7 +13,7 @@ export { PostgresServer, SUPERUSER } from "./postgres-server.ts";
 
 let asked: Promise<string> | undefined;
 
-/** The address of the shared server. Whoever asks may create schemas, databases and roles there. */
+/** The address of the shared server. A caller may create schemas, databases and roles there. */
 export function sharedServer(): Promise<string> {
   asked ??= ask();
   return asked;
@@ -73,7 +73,7 @@ async function dropSchema(client: pg.Client, schema: string): Promise<void> {
 }
 
 /** An empty database of this test's own, dropped when the test has ended. */
-export async function freshDatabase(t: TestContext): Promise<string> {
+export async function freshDatabase(t: { readonly after: (then: () => Promise<unknown>) => void }): Promise<string> {
   const shared = await sharedServer();
   const name = `d_${randomBytes(8).toString("hex")}`;
   await withClient(shared, (client) => client.query(`CREATE DATABASE "${name}" TEMPLATE template0`));

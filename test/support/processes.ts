@@ -57,11 +57,11 @@ export class Child {
     this.process.kill(signal);
   }
 
-  /** The first fact for which `is` holds, as soon as it is told. Rejects if the child ends without telling it. */
+  /** The first fact for which `is` holds, as soon as it is reported. Rejects if the child ends without reporting it. */
   until(is: (fact: Fact) => boolean, what: string): Promise<Fact> {
     return new Promise((resolve, reject) => {
       const timer = setTimeout(
-        () => done(new Error(`not told within ${FACT_MS} ms: ${what}\n${this.#stderr}`)),
+        () => done(new Error(`not reported within ${FACT_MS} ms: ${what}\n${this.#stderr}`)),
         FACT_MS,
       );
       const hear = (): void => {
@@ -115,7 +115,7 @@ export interface ChildOptions {
 
 /** Deaths are found by their locks at once; a process that stands still for seconds on a busy machine is not taken for silent. */
 export const PATIENT = { interval: "200ms", lease: "20s", probe: "50ms", sweep: "1s" } as const;
-/** For whoever falls silent in a test, so that it is found while the test waits. */
+/** For a worker that falls silent in a test, so that it is found while the test waits. */
 export const SHORT = { ...PATIENT, lease: "1s" } as const;
 
 /** One temporary folder with one database, its children and its engines, all gone after the test. */

@@ -1,5 +1,5 @@
 // Which tests hold which requirement of the first queue (seed 004). A test says it itself: its title begins with the ids. There is no list
-// beside the tests that could say something else.
+// next to the tests that could say something else.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";

@@ -87,7 +87,7 @@ export function aBeatAnswer(given: Partial<BeatAnswer> = {}): BeatAnswer {
   };
 }
 
-/** What `turn` answers: everything that was settled is applied, nothing else happens. */
+/** What `turn` returns: everything that was settled is applied, nothing else happens. */
 export function aTurn(settledCount: number, given: Partial<TurnAnswer> = {}): TurnAnswer {
   return {
     settled: Array.from({ length: settledCount }, () => ({ is: "applied" as const })),
@@ -122,7 +122,7 @@ function expecting(prefix: string, given: object): object {
   });
 }
 
-/** What the objects of worker w1 share. It trusts its lease for ever, and what a test does not give may not be asked. */
+/** What the objects of worker w1 share. It trusts its lease forever, and what a test does not give may not be asked. */
 export function aContext(given: Partial<WorkerContext> = {}): WorkerContext {
   return {
     worker: "w1",

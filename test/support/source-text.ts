@@ -11,6 +11,15 @@ export function codeOf(text: string): string {
   return scan(text).code;
 }
 
+/** The opposite of `codeOf`: comments and the contents of strings, templates and regular expressions, with everything else blanked but quotes. */
+export function proseOf(text: string): string {
+  const code = codeOf(text);
+  let prose = "";
+  for (let at = 0; at < text.length; at++)
+    prose += code[at] === text[at] && !/["'`\n]/.test(text[at]!) ? " " : text[at];
+  return prose;
+}
+
 /** The comments of a text, one per line or block, and those of the SQL in it. */
 export function commentsOf(text: string): string {
   return [...scan(text).comments, ...(text.match(/(?<=^\s*|[,;]\s*)-- .*$/gm) ?? [])].join("\n");

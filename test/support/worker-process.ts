@@ -1,4 +1,4 @@
-// A worker process for tests: opens the store that it is told, works, and tells its parent what happens. It ends on SIGTERM.
+// A worker process for tests: opens the given store, works, and reports to its parent what happens. It ends on SIGTERM.
 // Arguments: the store's url, then a JSON of { concurrency, follows, heartbeat, only, poll, recoverOnly }.
 import { open, type EngineOptions } from "../../src/index.ts";
 import { openFollowing } from "./following.ts";
@@ -30,7 +30,7 @@ const engine = await (follows ? openFollowing : open)(url!, {
 });
 tell("open");
 if (!recoverOnly) {
-  // Jobs may run before `start` resolves: whoever wants to be told to stop listens first.
+  // Jobs may run before `start` resolves: so the listener for the stop comes first.
   const starting = engine.start({
     concurrency,
     ...(only ? { only: jobs.filter(({ name }) => only.includes(name)) } : {}),

@@ -130,7 +130,7 @@ test("held jobs are counted by kind, and a wake that no worker acts on grows old
   assert.ok(Number(detail["wakes"]) >= 1);
 });
 
-test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and timed by whoever recovers", async (t) => {
+test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and timed by the process that recovers", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const registry = new Registry();
@@ -160,7 +160,7 @@ test("FR-023 FR-024 NFR-008 AC-015 a death and its recovery are counted and time
   assert.equal((await samples(registry)).get("outlive_time_to_resume_seconds_count"), 1);
 });
 
-test("jobs are orphans while whoever holds them is silent or over; who is over counts for nothing else", async () => {
+test("jobs are orphans while their worker is silent or finished; finished workers count for nothing else", async () => {
   const registry = new Registry();
   const now = Date.now();
   let silent: readonly WorkerRow[] = [];
@@ -191,11 +191,11 @@ test("jobs are orphans while whoever holds them is silent or over; who is over c
   assert.equal(told.get('outlive_workers{state="live"}'), 1);
   silent = [aWorkerRow({ id: "silent", state: "live", heldCount: 1, heartbeatAt: now - 300_000, leaseMs: 30_000 })];
   within(await samples(registry), "outlive_orphan_seconds", 300);
-  // Those that are over may be thousands: a scrape asks for the few that still hold something.
+  // Finished workers may be thousands: a scrape asks for the few that still hold something.
   assert.deepEqual(asked, [undefined, "leftBehind", undefined, "leftBehind"]);
 });
 
-test("a store that can't be read is told, and does not fail the scrape", async () => {
+test("a store that can't be read is reported, and does not fail the scrape", async () => {
   const engine = await open("sqlite::memory:", { jobs: [good], logger: false });
   const registry = new Registry();
   attachMetrics(engine, { registry });

@@ -22,7 +22,22 @@ test("a text line is one line, whatever the message holds", () => {
   const { lines, log } = written(prettyWriter, { place: 2 });
   log.error("a\nb\u001B[31mc\td", { more: 1 });
   log.info("plain");
-  assert.deepEqual(lines, ["10:30:00.123 error [2] a\\nb\\x1b[31mc d\n", "10:30:00.123 info  [2] plain\n"]);
+  assert.deepEqual(lines, ["10:30:00.123Z error [2] a\\nb\\x1b[31mc d\n", "10:30:00.123Z info  [2] plain\n"]);
+});
+
+test("the places in the user's own code follow the line of an error, and no others", () => {
+  const { lines, log } = written(prettyWriter);
+  const ours = new URL("../../src/worker/attempt.js", import.meta.url).pathname;
+  log.warn("attempt 1 failed", {
+    error: {
+      stack: `TypeError: no\n    at pay (file:///app/jobs/pay.ts:3:9)\n    at next (/app/node_modules/pg/lib/x.js:1:1)\n    at run (file://${ours}:9:1)\n    at process.processTicksAndRejections (node:internal/process/task_queues:104:5)\n    at async main (/app/main.ts:1:2)`,
+    },
+  });
+  assert.deepEqual(lines, [
+    "10:30:00.123Z warn  attempt 1 failed\n",
+    "    at pay (file:///app/jobs/pay.ts:3:9)\n",
+    "    at async main (/app/main.ts:1:2)\n",
+  ]);
 });
 
 test("data that can't be JSON does not cost the line", () => {

@@ -148,7 +148,7 @@ test("effects that the test itself reads are held against those of the undisturb
   );
 });
 
-test("requests are seen by themselves, with their idempotency keys", async (t) => {
+test("requests are recorded automatically, with their idempotency keys", async (t) => {
   const url = await serverUrl(t);
   const report = await crashTest(calling, { module, input: { url } });
   const twice = new Set(report.runs.flatMap((run) => run.twice));
@@ -157,7 +157,7 @@ test("requests are seen by themselves, with their idempotency keys", async (t) =
   assert.deepEqual([...keyed], [`POST ${url}/`]);
 });
 
-test("a job that never succeeds, and a module without it, are said before anything is killed", async () => {
+test("a job that never succeeds, and a module without it, are reported before anything is killed", async () => {
   await assert.rejects(
     crashTest(failing, { module, input: null }),
     /does not succeed even in an undisturbed run.*it never works/,
@@ -171,7 +171,7 @@ function fileOfStarts(t: TestContext): string {
   return join(folder, "starts");
 }
 
-test("a point that a job does not come to again is not reached: nobody says that it was killed there", async (t) => {
+test("a point that a job does not come to again is listed as not reached, and not as killed", async (t) => {
   const report = await crashTest(wandering, { module, input: { file: fileOfStarts(t) } });
   assert.equal(report.ok, false);
   assert.deepEqual(
@@ -183,12 +183,12 @@ test("a point that a job does not come to again is not reached: nobody says that
         "it was killed after the handler returned, before that was settled",
       ],
       ['after the result of step "once" was kept', "it was killed after the settlement was durable"],
-      ["after the handler returned, before that was settled", "its process ended by itself, the job succeeded"],
-      ["after the settlement was durable", "its process ended by itself, the job succeeded"],
+      ["after the handler returned, before that was settled", "its process ended on its own, the job succeeded"],
+      ["after the settlement was durable", "its process ended on its own, the job succeeded"],
     ],
   );
   assert.match(report.text, /was killed at 1 of 5 points/);
-  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended by itself/);
+  assert.match(report.text, /BAD {2}not reached: after the settlement was durable\n\s+its process ended on its own/);
   assert.match(report.text, /4 of 5 points were not reached/);
 });
 

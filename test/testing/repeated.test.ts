@@ -1,4 +1,4 @@
-// What counts as having happened twice: held against a run that nobody killed, whatever differs from run to run.
+// What counts as having happened twice: held against a run without a kill, whatever differs from run to run.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { type Effect, repeated } from "../../src/testing/crash-test/effects.ts";

@@ -1,4 +1,4 @@
-// `outlive torture` as a user runs it beside a store that matters: it kills, it judges, it says so on one line, and it leaves everything as
+// `outlive torture` as a user runs it next to a store that matters: it kills, it judges, it says so on one line, and it leaves everything as
 // it was.
 import assert from "node:assert/strict";
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -15,7 +15,7 @@ const KEYS =
   "quarantinedInnocents poison detectMs resumeMs timed resumeMsNobodyLeft resumeMsOfAll notRun";
 const precious = job<{ readonly to: string }>("app.mail");
 
-/** The user's own store, with a job that nobody but the user may touch. */
+/** The user's own store, with a job that only the user may touch. */
 async function usersStore(url: string): Promise<void> {
   await using engine = await open(url, { jobs: [precious], logger: false });
   await engine.enqueue(precious, { to: "a@b.c" }, { id: "precious" });

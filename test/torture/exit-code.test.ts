@@ -1,4 +1,4 @@
-// A run as CI and a user start it, on a store that somebody spoils behind the engine's back: it has to see that, to say so with its exit
+// A run as CI and a user start it, on a store that is spoiled behind the engine's back: it has to see that, to say so with its exit
 // code, to keep everything that shows it, and to say how the run is made again.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -77,7 +77,7 @@ function bookings(file: string, { table, column }: Ledger, job: string): number 
 }
 
 for (const { title, args, ledger, hasHistories, again } of COMMANDS)
-  test(`${title}: a transfer that is in the ledger twice is a violation, told with its name and exit code 1, and kept`, async (t) => {
+  test(`${title}: a transfer that is in the ledger twice is a violation, reported with its name and exit code 1, and kept`, async (t) => {
     const folder = mkdtempSync(join(tmpdir(), "outlive-test-torture-"));
     const rig = spawn(process.execPath, args(folder), {
       stdio: ["ignore", "pipe", "pipe"],

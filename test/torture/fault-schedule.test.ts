@@ -13,13 +13,13 @@ interface Held {
   readonly mend: () => void;
 }
 
-/** A fault that lasts until it is mended. */
+/** A fault that lasts until it is repaired. */
 function held(name: string, aftermathMs: number): Held {
   const { promise, resolve } = Promise.withResolvers<void>();
   return { fault: { key: name, name, aftermathMs, strike: () => promise }, mend: resolve };
 }
 
-/** Faults that are over at once. */
+/** Faults that end at once. */
 function brief(...names: readonly string[]): Fault[] {
   return names.map((name) => ({ key: name, name, aftermathMs: 0, strike: async () => {} }));
 }
@@ -37,7 +37,7 @@ function strikesAt(
   return new FaultSchedule(faults, new Chance(seed), new AbortController().signal, NO_CONTEXT, rounds);
 }
 
-/** So many kills, one every `msPerKill`; answers the strikes with the kill at which each began. */
+/** So many kills, one every `msPerKill`; returns the strikes with the kill at which each began. */
 async function strikesOf(
   t: TestContext,
   strikes: FaultSchedule,
@@ -86,7 +86,7 @@ describe("the strikes of a run", () => {
     assert.equal(strikes.beginIfDue(PLENTY), null);
   });
 
-  it("are told each by its name, and the next waits until the calm after the last is over", async (t) => {
+  it("are reported each by its name, and the next waits until the calm after the last has passed", async (t) => {
     const both = [held("cut", 100), held("delayed", 100)];
     const strikes = strikesAt(
       t,
@@ -146,7 +146,7 @@ describe("the strikes of a run", () => {
     assert.notDeepEqual(other, plans[0]);
   });
 
-  it("that could not be done are not counted, and told with the reason", async (t) => {
+  it("that could not be done are not counted, and reported with the reason", async (t) => {
     const strike = async (): Promise<void> => {
       throw new NotDone("it grew");
     };
@@ -222,7 +222,7 @@ describe("the strikes of a run", () => {
     assert.equal(strikes.holds(place), false);
   });
 
-  it("that belong to the kills of a run come after them if there was no time before", async () => {
+  it("that belong to the kills of a run come after them if they did not fit before", async () => {
     for (const [kills, times] of [
       [0, 2],
       [12, 1],
@@ -235,7 +235,7 @@ describe("the strikes of a run", () => {
     }
   });
 
-  it("are none where nothing can be broken", (t) => {
+  it("do not begin where nothing can be broken", (t) => {
     assert.equal(strikesAt(t, 10_000, []).beginIfDue(PLENTY), null);
   });
 });

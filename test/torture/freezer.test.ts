@@ -1,5 +1,5 @@
 // What counts as a zombie: a worker whose work was taken while it was frozen, and that came back under a new name. A fleet and a store that do
-// as they are told stand for the processes; the lease is waited out in real time.
+// as the test says stand for the processes; the lease is waited out in real time.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { describe, it } from "node:test";
@@ -66,7 +66,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([freezer.holds(place), place.state], [false, "live"]);
   });
 
-  it("is none if it was killed before it could wake", async () => {
+  it("does not count if it was killed before it could wake", async () => {
     const { place, freezer } = fixture({
       storeAnswers: true,
       taken: (frozen) => {
@@ -80,7 +80,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.equal(freezer.zombies, 0);
   });
 
-  it("is none if another process has its place when it wakes", async () => {
+  it("does not count if another process has its place when it wakes", async () => {
     const { place, freezer } = fixture({
       storeAnswers: true,
       taken: () => true,
@@ -91,7 +91,7 @@ describe("a worker that is frozen", { concurrency: true }, () => {
     assert.deepEqual([...freezer.ends], [["killed meanwhile", 1]]);
   });
 
-  it("is woken at once if nobody can write next to it, and given up after eight tries", async () => {
+  it("is woken at once if no other process can write while it is frozen, and given up after eight tries", async () => {
     const { place, freezer, freezes } = fixture({
       storeAnswers: false,
       taken: () => assert.fail("nobody waits for it"),

@@ -1,5 +1,5 @@
 // What a strike at a commit demands: that the other jobs of the frozen worker are taken while it stands still. A store and a worker that do
-// as they are told stand for the real ones.
+// as the test says stand for the real ones.
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { frozenCommit } from "../../proof/torture/faults/frozen-commit.ts";

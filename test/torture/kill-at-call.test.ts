@@ -58,7 +58,7 @@ describe("a process killed as it enters a call", () => {
   });
 });
 
-describe("what is said of a run of kills", () => {
+describe("the verdict on a run of kills", () => {
   const fine: KillTally = {
     kills: 100,
     survived: 5,
@@ -80,7 +80,7 @@ describe("what is said of a run of kills", () => {
     assert.match(complaints({ ...fine, kills: 1, survived: 99 }).join(), /^99 of 100 processes/);
   });
 
-  it("is that nobody died, in all or in one scenario", () => {
+  it("is that no process died, in all or in one scenario", () => {
     assert.match(complaints({ ...fine, kills: 0, survived: 0, scenarios: {} }).join(), /Nobody was killed/);
     assert.match(complaints({ ...fine, scenarios: { create: 100, commit: 0 } }).join(), /in commit, so nothing/);
   });
@@ -100,7 +100,7 @@ function ran(...args: readonly string[]): { status: number | null; stdout: strin
   return spawnSync(process.execPath, [main, "--kill-at-call", ...args], { encoding: "utf8" });
 }
 
-it("a broken fixture is kept as the kill left it, told with the command that kills there again, and exit code 1", (t) => {
+it("a broken fixture is kept as the kill left it, and reported with the command that kills there again and exit code 1", (t) => {
   const { status, stderr } = ran("--scenario", "commit", "--at", "pwrite64:50", "--plant", "forged-answer");
   assert.equal(status, 1, stderr);
   assert.match(stderr, /^commit, killed at pwrite64 50:\n {2}lost: .*\bforged\b/m);
@@ -117,7 +117,7 @@ it("a broken fixture is kept as the kill left it, told with the command that kil
   assert.ok(running > 0, "the judge, who ends all work, was not there before");
 });
 
-it("one point alone is killed at, and a point that is none is refused", () => {
+it("a single point can be killed at, and a point that does not exist is refused", () => {
   const { status, stdout, stderr } = ran("--scenario", "commit", "--at", "fsync:3", "--json");
   assert.equal(status, 0, stderr);
   const { kills, notRun } = JSON.parse(stdout) as { readonly kills: number; readonly notRun: readonly string[] };

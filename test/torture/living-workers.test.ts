@@ -8,7 +8,7 @@ import { expectNoDeath } from "../../proof/torture/faults/living-workers.ts";
 /** No process has this number. */
 const NOBODY = 2 ** 30;
 
-/** What is said when the incident of `worker`, whose process has this number, appears during the fault, or was there before. */
+/** What is reported when the incident of `worker`, whose process has this number, appears during the fault, or was there before. */
 async function violationsOf(pid: number, { hit = false, isOld = false } = {}): Promise<string[]> {
   const said: string[] = [];
   const incidents: IncidentSummary[] = [];
@@ -32,7 +32,7 @@ test("a worker that is counted as dead while its process runs is a violation", a
   ]);
 });
 
-test("a worker whose process has ended, that the rig hit, or that was counted before the fault is none", async () => {
+test("a worker whose process has ended, that the rig hit, or that was counted before the fault does not count", async () => {
   assert.deepEqual(await violationsOf(NOBODY), []);
   assert.deepEqual(await violationsOf(process.pid, { hit: true }), []);
   assert.deepEqual(await violationsOf(process.pid, { isOld: true }), []);

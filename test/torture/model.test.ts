@@ -10,7 +10,7 @@ const hex = (text: string): string =>
   [...Buffer.from(text)].map((byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
 
 describe("a trace", () => {
-  it("is read call by call, in the order in which they were over, each with its place when it began", () => {
+  it("is read call by call, in the order in which they ended, each with its place when it began", () => {
     const calls = parseTrace(
       [
         `7 fsync(3<${hex("/d/a")}> <unfinished ...>`,
@@ -71,7 +71,7 @@ describe("a disk that loses power", () => {
     assert.ok(made.isExposed);
   });
 
-  it("does not count a write as synced that was over only after the sync had begun", () => {
+  it("does not count a write as synced that ended only after the sync had begun", () => {
     assert.deepEqual(left(disk(write("a", 0, "new", 5), { is: "sync", path: "a", since: 4 })), { a: "old" });
   });
 

@@ -231,7 +231,7 @@ const FAULTS: readonly {
     what: "an order that was answered with a job that was over",
     fault: ({ told }) =>
       void told.push(ask("eaten", transfer.name, { amount: 3, dedupeKey: "k" }), ack("eaten", "plain")),
-    says: ["job eaten was answered with job plain, which was over before it was asked for"],
+    says: ["job eaten was answered with job plain, which had ended before it was asked for"],
     counts: { lost: 1 },
   },
   {
@@ -272,9 +272,9 @@ const FAULTS: readonly {
     says: ["job unheard succeeded and has no row in the ledger"],
   },
   {
-    what: "an attempt that was told it had committed, while the row is another's",
+    what: "an attempt whose commit resolved, while the row is another's",
     fault: ({ told }) => void told.push(committed("retaken", "1.1")),
-    says: ["attempt 1.1 of job retaken was told that it had committed, and its row is not there"],
+    says: ["attempt 1.1 of job retaken had its commit resolved, and its row is not there"],
   },
   {
     what: "two starts under one fence",
@@ -287,7 +287,7 @@ const FAULTS: readonly {
     says: ["job retaken was started under fence 2.2 after 2.3"],
   },
   {
-    what: "a start under an older fence by a process that did not live when the newer was told",
+    what: "a start under an older fence by a process that did not live when the newer was reported",
     fault: ({ told }) => void told.push({ ...start("retaken", "transfer", "2.2"), pid: 3, since: told.length }),
     says: ["job retaken was started under fence 2.2 after 2.3"],
   },
@@ -341,7 +341,7 @@ const FAULTS: readonly {
       jobs.set(...jobOf("phantom", flaky.name, "succeeded"));
       told.push(start("phantom", "flaky", "1.1"));
     },
-    says: ["job phantom is in the store and nobody asked for it"],
+    says: ["job phantom is in the store and was never ordered"],
     counts: { enqueued: 8 },
   },
   {
@@ -419,7 +419,7 @@ const SOUND: Omit<Judgement, "violations"> = {
 };
 
 describe("the judge of the process rig", () => {
-  it("has nothing to say of a world in which every promise holds, whatever was never answered", async () => {
+  it("reports nothing for a world in which every promise holds, whatever was never answered", async () => {
     assert.deepEqual(await judged(soundWorld()), { ...SOUND, violations: [] });
   });
 

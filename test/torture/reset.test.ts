@@ -1,5 +1,5 @@
 // What a strike at a worker's connections demands: that no job is charged before the worker has been away for two leases, and that its
-// process goes on. A proxy, a store and a worker that do as they are told stand for the real ones.
+// process goes on. A proxy, a store and a worker that do as the test says stand for the real ones.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Proxy } from "../../proof/torture/faults/proxy.ts";
@@ -65,7 +65,7 @@ async function struck(script: Script): Promise<[number, string[]]> {
   return [refused, said];
 }
 
-test("a worker loses its connections by its own door, and nothing is said if no job is charged", async () => {
+test("a worker loses its connections by its own door, and nothing is reported if no job is charged", async () => {
   assert.deepEqual(await struck({ crashes: 0, incidents: [{ id: "i1", worker: "w1" }] }), [3, []]);
 });
 

@@ -1,5 +1,5 @@
-// Restores under living workers: what the judge demands of a store that was replaced by an older copy, and that the copies are what they
-// are said to be.
+// Restores under living workers: what the judge demands of a store that was replaced by an older copy, and that the copies hold what
+// their names claim.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -184,7 +184,7 @@ function openIn(t: TestContext, file: string): DatabaseSync {
   return db;
 }
 
-it("a copy takes the place of a file with its log, and whoever has the old one open goes on with it", async (t) => {
+it("a copy takes the place of a file with its log, and a process that has the old one open goes on with it", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "outlive-test-copies-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const file = join(folder, "app.db");

@@ -93,7 +93,7 @@ describe("the times of a run", () => {
     assert.match(timing.slowest.join("\n"), /^worker w1 .* after 140 ms: the last of 3, .* b, .*\(store well\)$/);
   });
 
-  it("are told apart: a well store, a strike until the last of its jobs, nobody left", async () => {
+  it("are told apart: a healthy store, a strike until the last of its jobs, no worker left", async () => {
     const death = (worker: string, detectedAt: number, resumedAt: number): Death => ({
       worker,
       detectedAt,
@@ -139,7 +139,7 @@ describe("the times of a run", () => {
     assert.deepEqual(timing.violations, []);
   });
 
-  it("are told apart when whoever recovered was killed meanwhile, but not when it was killed before or after", async () => {
+  it("are told apart when the recovering process was killed meanwhile, but not when it was killed before or after", async () => {
     const back = (worker: string, detectedAt: number): Death => ({
       worker,
       detectedAt,

@@ -45,7 +45,7 @@ async function holder(t: TestContext, file: string): Promise<ChildProcess> {
   return child;
 }
 
-test("while another program holds the write lock nobody else writes, and afterwards everybody does", async (t) => {
+test("while another program holds the write lock no other process writes, and afterwards all do", async (t) => {
   const file = database(t);
   const held = holdWriteLock(file, 1_000, new AbortController().signal);
   await untilTrue(() => isHeld(file), Boolean, "the lock is held");

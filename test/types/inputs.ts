@@ -73,7 +73,7 @@ interface Order {
 export const order = job<Order>("order");
 export const loose = job<Json>("loose");
 
-// @ts-expect-error a Date is not JSON: what comes back is no contract
+// @ts-expect-error a Date is not JSON: what comes back is not a contract
 job<{ at: Date }>("date").handle(() => {});
 // @ts-expect-error nor a Buffer
 job<{ body: Buffer }>("buffer").handle(() => {});

@@ -36,7 +36,7 @@ job("kind", { timeout: 60_000 });
 job("kind", { grace: "none" });
 // @ts-expect-error wrong duration
 job("kind", { retry: { backoff: { base: "1" } } });
-// @ts-expect-error a backoff function answers a duration
+// @ts-expect-error a backoff function returns a duration
 job("kind", { retry: { backoff: () => 5_000 } });
 job("kind", { retry: { backoff: (failures, error) => (error.name === "Slow" ? "1m" : `${failures}s`) } });
 // @ts-expect-error there is no such action

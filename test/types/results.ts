@@ -105,7 +105,7 @@ export async function commits(run: Run): Promise<void> {
   await run.commit(sqlite, () => Promise.resolve(1));
   // @ts-expect-error also if it only might be one
   await run.commit(sqlite, () => (Math.random() > 0.5 ? 1 : Promise.resolve(1)));
-  // @ts-expect-error a text is no SQL value list
+  // @ts-expect-error a text is not an SQL value list
   await run.commit(sqlite, (tx) => void tx.run("SELECT ?", { a: 1 }));
 }
 

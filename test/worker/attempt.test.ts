@@ -254,7 +254,7 @@ test("a signal that was read is progress, and a wait for one that is not there y
   assert.equal(reads.told.includes("stepped"), true);
 });
 
-test("a log line is told and kept, without NUL and cut at 8,192 characters", async () => {
+test("a log line is emitted and kept, without NUL and cut at 8,192 characters", async () => {
   const { run, writes, events } = attempt();
   await run.log("a\0b");
   await run.log("x".repeat(10_000));

@@ -243,7 +243,7 @@ test("a job is held until its settlement is durable", async () => {
   assert.equal(running.settled(settled[0]!, APPLIED), undefined);
 });
 
-test("a failure is told with its next state, and a death with its reason, once they are durable", () => {
+test("a failure is reported with its next state, and a death with its reason, once they are durable", () => {
   const failing = {
     handler: () => {
       throw new Error("boom");
@@ -263,7 +263,7 @@ test("a failure is told with its next state, and a death with its reason, once t
   assert.deepEqual(last.events.names(), ["job.failed", "job.dead"]);
 });
 
-test("a refused settlement is told with both fences, and the job is not held any more", () => {
+test("a refused settlement is reported with both fences, and the job is no longer held", () => {
   const { executor: running, settled, events, begin } = executor();
   begin();
   const stale = { lease: aLease(), tried: "succeed", state: "queued" as const, worker: null, epoch: 7, fence: 2 };
@@ -273,7 +273,7 @@ test("a refused settlement is told with both fences, and the job is not held any
   assert.equal(running.heldCount, 0);
 });
 
-test("an attempt that is past its deadline is told, and may end by itself within the grace", async () => {
+test("an attempt that is past its deadline is aborted, and may end on its own within the grace", async () => {
   const { runs, end, handler } = waiting();
   const { clock, events, ends, begin } = executor({ handler });
   begin({ deadlineInMs: 1_000 });
@@ -349,7 +349,7 @@ test("maxRuntime caps what heartbeats can add", async () => {
   assert.equal(runs[0]!.abortedBy, "timeout");
 });
 
-test("a cancelled job is told at once, and ends cancelled however its handler ends by throwing", async () => {
+test("a cancelled job is aborted at once, and ends cancelled however its handler ends by throwing", async () => {
   const { runs, end, handler } = waiting();
   const { clock, executor: running, ends, begin } = executor({ handler });
   begin();
@@ -472,7 +472,7 @@ test("a handler without a deadline that goes on after a lost lease is given up a
   assert.deepEqual(ends(), ["release queued: its worker lost the lease; its handler did not end within the grace"]);
 });
 
-test("a shutdown is not cut short by a deadline: what was told of it is released at no cost", async () => {
+test("a shutdown is not cut short by a deadline: what it aborted is released at no cost", async () => {
   const { handler } = waiting();
   const { clock, executor: running, ends, begin } = executor({ handler });
   begin();
@@ -494,7 +494,7 @@ test("at a shutdown handlers that throw are released at no cost, and those that 
   assert.deepEqual(throwing.settled[0]!.change.add, { interruptions: 1 });
 });
 
-test("what still runs can be given back, and is not given back twice", async () => {
+test("what still runs can be released, and is not released twice", async () => {
   const { end, handler } = waiting();
   const { clock, executor: running, ends, begin } = executor({ handler });
   begin({ id: "a" });
@@ -537,7 +537,7 @@ test("it ticks only while something is held, and not any more once it is closed"
   assert.equal(clock.nextTimerInMs(), null);
 });
 
-test("a thenable that throws when it is asked is a failure of the attempt and of nobody else", () => {
+test("a thenable that throws when it is asked fails the attempt and nothing else", () => {
   const { settled, begin } = executor({
     handler: () => ({
       then() {

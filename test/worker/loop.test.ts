@@ -1,4 +1,4 @@
-// Holds the worker's loop against a store that answers as the test says: late, wrongly, not at all.
+// Holds the worker's loop against a store that responds as the test says: late, wrongly, not at all.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RunnableKind } from "../../src/job/contract.ts";
@@ -23,7 +23,7 @@ interface Turn {
   readonly fail: (message?: string) => Promise<void>;
 }
 
-/** A worker of the kinds mail and report whose turns stay open until the test answers them. */
+/** A worker of the kinds mail and report whose turns stay open until the test resolves them. */
 function worker(
   given: {
     concurrency?: Partial<Concurrency>;
@@ -269,7 +269,7 @@ const summed = (...leases: Lease[]) => ({
 let asked = 1e9;
 const later = (): number => ++asked;
 
-test("lists that were asked for before the first of them was looked at accuse nobody twice: a blocked loop gets many at once", async () => {
+test("lists that were requested before the first of them was processed accuse no job twice: a blocked loop gets many at once", async () => {
   const { worker: made, clock, turns, told, start } = worker();
   await (await start()).answer();
   const stranger = { lease: aLease({ jobId: "x", fence: 4 }), counters: counted() };
@@ -279,7 +279,7 @@ test("lists that were asked for before the first of them was looked at accuse no
   assert.deepEqual(told, Array(4).fill("compareLeases"), "but it is asked again");
 });
 
-test("a claim that nobody here remembers is released only when two comparisons in a row have shown it", async () => {
+test("a claim that this worker does not remember is released only when two comparisons in a row have shown it", async () => {
   const { worker: made, clock, turns, events, told, start } = worker();
   await (await start()).answer();
   const stranger = { lease: aLease({ jobId: "x", fence: 4 }), counters: counted({ errors: 1 }) };
@@ -326,7 +326,7 @@ test("during a turn no stranger is released: the answer that explains it may be 
   assert.equal(turns.flatMap(({ settlements }) => settlements).length, 0);
 });
 
-test("what it runs and the store does not know at two comparisons in a row is told that its lease is lost", async () => {
+test("what it runs and the store does not know at two comparisons in a row is aborted with a lost lease", async () => {
   const { worker: made, runs, start } = worker();
   const [known, forgotten, fresh] = [aClaim({ id: "known" }), aClaim({ id: "forgotten" }), aClaim({ id: "fresh" })];
   await (await start()).answer({ claimed: [known, forgotten, fresh] });
@@ -340,7 +340,7 @@ test("what it runs and the store does not know at two comparisons in a row is to
   );
 });
 
-test("what the store does not know is given up after the grace, also when it was told before that the lease is lost", async () => {
+test("what the store does not know is given up after the grace, also when it was aborted before with a lost lease", async () => {
   let trusted = true;
   const trustedUntil = () => (trusted ? Number.POSITIVE_INFINITY : -1);
   const { worker: made, clock, turns, runs, start } = worker({ trustedUntil });
@@ -381,7 +381,7 @@ test("the first fence of a later epoch takes the place of an attempt that the st
   );
 });
 
-test("what it runs is no stranger", async () => {
+test("what it runs is not a stranger", async () => {
   const { worker: made, told, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
   const mine = { lease: aLease({ jobId: "a" }), counters: counted() };
@@ -665,7 +665,7 @@ test("an idle worker is drained at once", async () => {
   await made.drain();
 });
 
-test("a closed worker asks for nothing, whatever rings, ends or is answered", async () => {
+test("a closed worker requests nothing, whatever wakes it, ends or is answered", async () => {
   const { worker: made, clock, turns, runs, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
   made.ring();
@@ -684,7 +684,7 @@ test("a closed worker asks for nothing, whatever rings, ends or is answered", as
   assert.equal(runs.get("a")!.run.ended, true);
 });
 
-test("a small write goes to the store under the attempt's lease, and a refused one is told", async () => {
+test("a small write goes to the store under the attempt's lease, and a refused one is reported", async () => {
   const written: unknown[] = [];
   let stale = false;
   const lease = aLease({ jobId: "a" });

@@ -5,7 +5,7 @@ import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { shutDown } from "../../src/worker/life.ts";
 import { held } from "../support/samples.ts";
 
-/** A worker that holds `jobs` until `empty` is resolved, and writes down what it is told and when. */
+/** A worker that holds `jobs` until `empty` is resolved, and records each call and when it came. */
 function stopping(graceMs: number, jobs = 3) {
   const clock = virtualClock();
   const started = clock.mono();
@@ -25,7 +25,7 @@ function stopping(graceMs: number, jobs = 3) {
   return { clock, told, empty, done, released: () => released };
 }
 
-test("a worker that becomes empty within the grace leaves at once, and nobody is told to stop", async () => {
+test("a worker that becomes empty within the grace leaves at once, and no handler is aborted", async () => {
   const { clock, told, empty, done, released } = stopping(25_000);
   await clock.advance(19_999);
   empty.resolve();
@@ -75,7 +75,7 @@ test("a store that does not answer keeps a worker from leaving for five seconds 
   assert.equal(clock.nextTimerInMs(), null);
 });
 
-test("without a grace everything is told and released at once, in this order", async () => {
+test("without a grace everything is aborted and released at once, in this order", async () => {
   const { clock, told, empty, done } = stopping(0);
   await clock.advance(0);
   empty.resolve();

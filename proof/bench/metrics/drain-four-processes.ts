@@ -1,4 +1,4 @@
-// Four worker processes on one file beside one: SQLite has one writer, so more processes must cost nothing and share the work.
+// Four worker processes on one file next to one: SQLite has one writer, so more processes must cost nothing and share the work.
 import { CONCURRENCY, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";

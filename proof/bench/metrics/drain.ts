@@ -1,4 +1,4 @@
-// How fast one process of ours works off no-op jobs, beside the least that the store needs for it, and on PostgreSQL beside other
+// How fast one process of ours works off no-op jobs, next to the least that the store needs for it, and on PostgreSQL next to other
 // engines. All of them do a round in turn, so that a slow moment of the machine is everybody's.
 import { CONCURRENCY, Drainers, roundOf, startFloor, startPeer } from "../drains.ts";
 import { median, type Target } from "../figure.ts";

@@ -1,4 +1,4 @@
-// `enqueueMany` beside raw inserts in transactions of the same size.
+// `enqueueMany` next to raw inserts in transactions of the same size.
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
 
@@ -29,7 +29,7 @@ export const enqueueBulk: Metric = {
           unit: "jobs/s",
           ours: rate,
           floor: least,
-          // Nobody has set one for PostgreSQL.
+          // There is no target for PostgreSQL.
           targets:
             bench.store.name === "sqlite" ? [{ text: "≥ 60 % of raw inserts", value: rate / least, atLeast: 0.6 }] : [],
           detail: { jobs, rounds, batch: BATCH },

@@ -1,4 +1,4 @@
-// Fifty callers at once on PostgreSQL, each waiting for its own job to be durable, beside other engines.
+// Fifty callers at once on PostgreSQL, each waiting for its own job to be durable, next to other engines.
 import { startPeer } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Metric, Program } from "../harness.ts";

@@ -1,4 +1,4 @@
-// What a thousand workers cost a PostgreSQL server when nobody has anything to do: their heartbeats, the look of the one that looks
+// What a thousand workers cost a PostgreSQL server when there is nothing to do: their heartbeats, the check of the one that checks
 // for all, the others asking for its place, and the looks of each at its neighbours. Measured one after the other as fast as they go, then scaled to the defaults.
 import { setTimeout as delay } from "node:timers/promises";
 import type { Bench, Metric } from "../harness.ts";

@@ -48,7 +48,7 @@ export const killToRerun: Metric = {
   },
 };
 
-/** Kills whoever runs job `n`, takes it out of `workers`, and answers how many ms passed until another ran it. */
+/** Kills the process that runs job `n`, takes it out of `workers`, and returns how many ms passed until another ran it. */
 async function killOne(workers: Program[], n: number): Promise<number> {
   const first = startOf(workers, n, 1);
   await workers[0]!.ask("enqueue", { n });

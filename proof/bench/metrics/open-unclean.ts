@@ -40,7 +40,7 @@ export const openUnclean: Metric = {
         name: "openUnclean",
         unit: "ms",
         ours,
-        targets: [{ text: "< 2,000 ms beside the check", value: ours, atMost: 2_000 }],
+        targets: [{ text: "< 2,000 ms in addition to the check", value: ours, atMost: 2_000 }],
         detail: {
           jobs,
           rounds,

@@ -20,7 +20,7 @@ export const workerMemory: Metric = {
         name: "workerMemoryMb",
         unit: "MB",
         ours: peakRssMb,
-        // Nobody has set one for PostgreSQL, whose driver is loaded twice: the maintenance has its own.
+        // There is no target for PostgreSQL, whose driver is loaded twice: the maintenance has its own.
         targets: bench.store.name === "sqlite" ? [{ text: "< 150 MB", value: peakRssMb, atMost: 150 }] : [],
         detail: { how: "largest RSS while it drains", queued, drained, concurrency: CONCURRENCY },
       },

@@ -1,4 +1,4 @@
-// Opens a file that somebody left behind, and says how long that took and what it recovered.
+// Opens a file that a process left behind, and says how long that took and what it recovered.
 import { open } from "../../../src/index.ts";
 import { given, serve } from "../program.ts";
 import { noop } from "./noop.ts";

@@ -94,7 +94,7 @@ export class TestedPostgres implements TestedStore {
   }
 }
 
-/** Runs the statements one after the other on a connection of their own; answers the rows of the last. */
+/** Runs the statements one after the other on a connection of their own; returns the rows of the last. */
 export async function asked<R>(url: string, ...statements: readonly string[]): Promise<R[]> {
   const client = new Client({ connectionString: url });
   await client.connect();

@@ -1,4 +1,4 @@
-// A handler that blocks its event loop for 40 s, with another worker idle beside it. Is the job taken away from it and run twice?
+// A handler that blocks its event loop for 40 s, with another worker idle next to it. Is the job taken away from it and run twice?
 import { type Found, type Mode } from "../adapter.ts";
 import type { Contender } from "../contenders.ts";
 import { type Experiment, pause, until } from "../experiment.ts";

@@ -55,7 +55,7 @@ async function played(
   if (server) await server.start();
   const observer = await stage.start(contender, place, "default");
   let missing = 0;
-  // Nobody works: every job that is there waits.
+  // No worker runs: every job that is there waits.
   for (const id of ids) if ((await observer.ask<Found>("find", id)).state !== "waiting") missing++;
   await observer.kill();
   return { what, acknowledged: ids.length, missing };

@@ -1,4 +1,4 @@
-// From `kill -9` of the worker that runs a job to the start of that job in the other worker, which was idle beside it.
+// From `kill -9` of the worker that runs a job to the start of that job in the other worker, which was idle next to it.
 import { monoMs } from "../../bench/program.ts";
 import type { Contender } from "../contenders.ts";
 import { type Experiment, pause } from "../experiment.ts";

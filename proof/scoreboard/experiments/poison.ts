@@ -1,4 +1,4 @@
-// A job that kills its worker, at concurrency 20 beside 19 innocents that take longer than it needs to kill. The worker is started
+// A job that kills its worker, at concurrency 20 next to 19 innocents that take longer than it needs to kill. The worker is started
 // again each time, as a supervisor would, until all twenty have ended or it is clear that they never will.
 import type { Found } from "../adapter.ts";
 import { type Experiment, pause } from "../experiment.ts";

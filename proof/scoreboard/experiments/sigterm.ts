@@ -1,4 +1,4 @@
-// SIGTERM to a worker in the middle of a job of 50 s that does not look at any signal, with another worker idle beside it, at default
+// SIGTERM to a worker in the middle of a job of 50 s that does not look at any signal, with another worker idle next to it, at default
 // settings and with the shutdown that the contender's documentation shows.
 import { monoMs } from "../../bench/program.ts";
 import type { Found } from "../adapter.ts";

@@ -101,7 +101,7 @@ class Schedule {
     }
   }
 
-  /** Answers whether another schedule has been here. */
+  /** Returns whether another schedule has been here. */
   async #explore(scope: Scope): Promise<boolean> {
     const { turnstile, scheduler, oracle } = scope;
     for (;;) {

@@ -1,5 +1,5 @@
 // The small scope: two workers, two jobs (a transfer with `commit`, a chain of one step), the real engine without maintenance, and a
-// replacement for whoever is killed, whose open recovers. Time stands still while anybody waits for the store.
+// replacement for a killed process, whose open recovers. Time stands still while any process waits for the store.
 import type { Engine } from "../../../src/engine/engine.ts";
 import { idSource } from "../../../src/job/enqueue.ts";
 import type { Clock } from "../../../src/job/time.ts";
@@ -98,7 +98,7 @@ export class Scope {
     };
   }
 
-  /** The accounts, the two jobs and the two workers; nobody has claimed yet. */
+  /** The accounts, the two jobs and the two workers; nothing is claimed yet. */
   async begin(): Promise<void> {
     openAccounts(this.#disk.db);
     const installer = this.spawn("installer");

@@ -1,4 +1,4 @@
-// Store calls one at a time: each call of each process waits here until the explorer lets it through, and whoever is killed at the
+// Store calls one at a time: each call of each process waits here until the explorer lets it through, and a process that is killed at the
 // turnstile dies with the call not made, or made and not answered.
 import { type Call, observed, type Verb, withVerbs } from "../../../src/stores/observed.ts";
 import type { Store } from "../../../src/stores/port.ts";
@@ -10,7 +10,7 @@ export interface Waiting {
   readonly method: Verb;
   /** Who asks for what. */
   readonly text: string;
-  /** Applies the call; the answer is given only if `answers`. */
+  /** Applies the call; the answer arrives only if `answers`. */
   pass(answers: boolean): void;
 }
 
@@ -36,7 +36,7 @@ export class Turnstile {
     through.pass(answers);
   }
 
-  /** Everything that this process was ever told, bells too, and when: it is deterministic, so that is its state. */
+  /** Every answer and wake-up that this process ever got, and when: it is deterministic, so that is its state. */
   heardBy(process: SimProcess): string {
     return this.#heard.get(process) ?? "";
   }

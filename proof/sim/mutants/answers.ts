@@ -1,4 +1,4 @@
-// What the store answers: to an enqueue, to a settlement that is repeated, to one that comes too late.
+// How the store responds: to an enqueue, to a settlement that is repeated, to one that comes too late.
 import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
@@ -44,7 +44,7 @@ export const answerMutants: readonly Mutant[] = [
   },
   {
     name: "acknowledgedToAnother",
-    what: "of several enqueues in one call each is told what became of another",
+    what: "of several enqueues in one call each gets the result of another",
     asks: (store) => withVerbs(store, { enqueue: async (drafts) => (await store.enqueue(drafts)).toReversed() }),
   },
   {
@@ -57,7 +57,7 @@ export const answerMutants: readonly Mutant[] = [
   },
   {
     name: "zombieCalledRepeated",
-    what: "who comes too late is told that its settlement had been accepted, although recovery has ended its attempt",
+    what: "a settlement that comes too late is reported as accepted, although recovery has ended its attempt",
     connection: rewriting(
       [SETTLED_BEFORE, "(actor = ? OR 1) AND (event = ? OR 1)"],
       [OUTCOME_OF_THE_ROW, "j.fence, 0 AS outcome, w.id"],

@@ -1,4 +1,4 @@
-// What attempts come to: counted wrongly, told wrongly, remembered wrongly.
+// What attempts come to: counted wrongly, reported wrongly, remembered wrongly.
 import type { Lease } from "../../../src/job/lease.ts";
 import type { Change } from "../../../src/job/transitions.ts";
 import { APPLIED, type Settlement, type WriteAnswer } from "../../../src/stores/port.ts";
@@ -8,7 +8,7 @@ import { withVerbs } from "../../../src/stores/observed.ts";
 import { afterTurns } from "./instead.ts";
 import { type Mutant, only, type StoreMutation } from "./mutant.ts";
 
-/** A turn whose answers about settlements are told differently. */
+/** A turn whose answers about settlements are changed. */
 function telling(tell: (answer: WriteAnswer, settlement: Settlement) => WriteAnswer): StoreMutation {
   return afterTurns((answer, _db, settlements) => ({
     ...answer,
@@ -31,7 +31,7 @@ export const attemptMutants: readonly Mutant[] = [
   },
   {
     name: "settleNotIdempotent",
-    what: "a failure whose answer was lost is counted and written again when it is repeated, whoever has the job by now",
+    what: "a failure whose answer was lost is counted and written again when it is repeated, whichever worker has the job by now",
     focus: only(["failures"], {}, { answerLost: 0.1, durability: "full" }),
     store: (store, db, clock) =>
       afterTurns((answer, _db, settlements) => ({
@@ -46,7 +46,7 @@ export const attemptMutants: readonly Mutant[] = [
   },
   {
     name: "errorsNotCounted",
-    what: "a failure is not counted: the job is tried for ever",
+    what: "a failure is not counted: the job is tried forever",
     store: (store) =>
       withVerbs(store, {
         turn: (worker, settlements, room) =>

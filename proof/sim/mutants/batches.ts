@@ -52,7 +52,7 @@ export const batchMutants: readonly Mutant[] = [
   },
   {
     name: "endsNotLookedForAgain",
-    what: "a worker dies between its last row and its look for the end, and nobody else looks",
+    what: "a worker dies between its last row and its check for the end, and no other process checks",
     focus: KILLS,
     asks: asking(() => ({ fold: async () => [] })),
   },
@@ -156,8 +156,8 @@ export const batchMutants: readonly Mutant[] = [
     what: "rows that don't fit their schema are in the batch and do not count as failed",
     focus: QUIET,
     store: batching((batches, db) => ({
-      async append(batch, round, blocks) {
-        const answer = await batches.append(batch, round, blocks);
+      async append(batch, round, blocks, asNext) {
+        const answer = await batches.append(batch, round, blocks, asNext);
         const rejected = blocks.reduce((sum, block) => sum + block.rejected.length, 0);
         if (answer.is === "appended" && answer.blocks === blocks.length && rejected > 0)
           add(db, batch, "failed", -rejected);
@@ -252,7 +252,7 @@ export const batchMutants: readonly Mutant[] = [
   },
   {
     name: "outputsWithoutTheRows",
-    what: "what rows wrote is kept only if they end by themselves, not with their block",
+    what: "what rows wrote is kept only if they end on their own, not with their block",
     focus: QUIET,
     store: (store) =>
       withVerbs(store, {

@@ -84,7 +84,7 @@ export const endMutants: readonly Mutant[] = [
   },
   {
     name: "timeoutWrittenDead",
-    what: "a job is dead after its first timeout, whoever ends the attempt",
+    what: "a job is dead after its first timeout, whatever ends the attempt",
     focus: only(["deadlines"], {}, {}),
     asks: (store) =>
       withVerbs(settling((change) => (change.name === "timeOut" ? dead(change) : change))(store), {
@@ -94,7 +94,7 @@ export const endMutants: readonly Mutant[] = [
   },
   {
     name: "releaseWrittenDead",
-    what: "a job that is given back, as at every deploy, is dead",
+    what: "a job that is released, as at every deploy, is dead",
     asks: settling((change) => (change.name === "release" ? dead(change) : change)),
   },
   {
@@ -115,7 +115,7 @@ export const endMutants: readonly Mutant[] = [
   },
   {
     name: "successWrittenReleased",
-    what: "a success is answered as applied, and the job is given back to the queue",
+    what: "a success is reported as applied, and the job is requeued",
     store: settling((change, { fence }) =>
       change.name === "succeed" && fence === 1
         ? {

@@ -16,19 +16,19 @@ export function unfencedWrite(type: AttemptWrite["type"]): StoreMutation {
 export const fenceMutants: readonly Mutant[] = [
   {
     name: "completeWithoutFence",
-    what: "a success is written whoever owns the job by now",
+    what: "a success is written whichever worker owns the job by now",
     focus: { ...zombies("failures"), stall: 0.1 },
     store: refencing(({ name }) => name === "succeed"),
   },
   {
     name: "failWithoutFence",
-    what: "a failure is written whoever owns the job by now",
+    what: "a failure is written whichever worker owns the job by now",
     focus: zombies("failures"),
     store: refencing(({ name }) => name === "fail"),
   },
   {
     name: "releaseWithoutFence",
-    what: "a release takes the job from whoever owns it by now",
+    what: "a release takes the job from whichever worker owns it by now",
     store: refencing(({ name }) => name === "release"),
   },
   {
@@ -62,7 +62,7 @@ export const fenceMutants: readonly Mutant[] = [
   },
   {
     name: "epochNotRaised",
-    what: "an open that finds nobody at work leaves the epoch as it is, so a lost fence is issued again",
+    what: "an open that finds no live worker leaves the epoch as it is, so a lost fence is issued again",
     focus: only(["money"], { powerLoss: 1, kill: 0.3 }, { durability: "relaxed", nemesisEveryMs: 1_500 }),
     store: (store) => withVerbs(store, { upkeep: { raiseEpoch: async () => 0 } }),
   },

@@ -5,7 +5,7 @@ import type { TurnAnswer, Settlement, Store } from "../../../src/stores/port.ts"
 import { withVerbs } from "../../../src/stores/observed.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 
-/** Turns that go on when they are over: `then` spoils the rows, or gives another answer. */
+/** Turns that do more after their end: `then` spoils the rows, or gives another answer. */
 export function afterTurns(
   then: (answer: TurnAnswer, db: Database, settlements: readonly Settlement[]) => TurnAnswer | void,
 ): (store: Store, db: Database) => Store {
@@ -31,7 +31,7 @@ export function rewriting(...texts: readonly (readonly [from: string, to: string
     });
 }
 
-/** The lease with whatever fence and owner the row has now, if somebody runs it. */
+/** The lease with whatever fence and owner the row has now, if it runs. */
 export function present(db: Database, lease: Lease): Lease {
   const row = db
     .sql(

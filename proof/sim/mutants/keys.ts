@@ -1,5 +1,5 @@
-// Jobs with keys and events: slots that are not given back or not counted, starts that cost nothing, an order that is forgotten, keys that nobody
-// looks at again, and events of which no attempt ever sees anything.
+// Jobs with keys and events: slots that are not released or not counted, starts that cost nothing, an order that is forgotten, keys that are never
+// checked again, and events of which no attempt ever sees anything.
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
@@ -94,7 +94,7 @@ export const keyMutants: readonly Mutant[] = [
   },
   {
     name: "secondKeyNotWoken",
-    what: "a job with two keys leaves, and nobody looks at the second again",
+    what: "a job with two keys leaves, and the second is not checked again",
     focus: QUIET,
     schema: trigger(
       "BEFORE INSERT ON outlive_key_wakes WHEN EXISTS (SELECT 1 FROM outlive_extras WHERE key2 = NEW.key) BEGIN SELECT RAISE(IGNORE)",
@@ -133,7 +133,7 @@ export const keyMutants: readonly Mutant[] = [
   },
   {
     name: "ratesResetByAStart",
-    what: "a worker starts, and all rates begin anew",
+    what: "a worker starts, and all rates are reset",
     focus: KILLS,
     schema: trigger("AFTER INSERT ON outlive_workers BEGIN UPDATE outlive_keys SET arrival_at = 0"),
   },
@@ -170,7 +170,7 @@ export const keyMutants: readonly Mutant[] = [
   },
   {
     name: "ringNotKept",
-    what: "a key has had its turn, and nobody writes down that the next one follows",
+    what: "a key has had its turn, and it is not recorded that the next one follows",
     focus: FAIRLY,
     connection: rewriting([
       "DO UPDATE SET ring_at = ?4, ring_served = ?5",
@@ -242,7 +242,7 @@ export const keyMutants: readonly Mutant[] = [
   },
   {
     name: "rerunNotWoken",
-    what: "a job has ended, and nobody looks at the event that came while it ran",
+    what: "a job has ended, and the event that came while it ran is ignored",
     focus: QUIET,
     schema: trigger(
       "BEFORE INSERT ON outlive_wakes WHEN EXISTS (SELECT 1 FROM outlive_reruns WHERE job = NEW.job) BEGIN SELECT RAISE(IGNORE)",

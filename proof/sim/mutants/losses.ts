@@ -90,7 +90,7 @@ export const lossMutants: readonly Mutant[] = [
   },
   {
     name: "lossNeverJudged",
-    what: "what became of a lost worker never reaches its jobs: one that waits for it waits for ever",
+    what: "what became of a lost worker never reaches its jobs: one that waits for it waits forever",
     focus: CUT,
     store: (store) => withVerbs(store, { losses: { open: async () => [] } }),
   },
@@ -142,7 +142,7 @@ export const lossMutants: readonly Mutant[] = [
   },
   {
     name: "lostIsFresh",
-    what: "a job whose loss is not resolved runs as if it were no suspect",
+    what: "a job whose loss is not resolved runs as if it were not a suspect",
     focus: CUT,
     store: (store, db) =>
       withVerbs(store, {

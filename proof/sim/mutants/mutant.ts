@@ -42,7 +42,7 @@ export function only(
   return { workloads, killMigration: 0, nemesisEveryMs: 700, nemesis: { ...NO_ACTS, ...nemesis }, ...more };
 }
 
-/** Processes that stop with a write in their hand, and wake up when somebody else has the job. */
+/** Processes that stop with a write in their hand, and wake up when another process has the job. */
 export function zombies(workload: string): Partial<Profile> {
   return only([workload], {}, { workers: 3, stall: 0.02, ambush: 0.9, durability: "full" });
 }

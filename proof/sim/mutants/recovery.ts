@@ -31,7 +31,7 @@ function asSuspect(job: HeldJob): HeldJob {
 export const recoveryMutants: readonly Mutant[] = [
   {
     name: "crashesNotCounted",
-    what: "recovery queues again without counting: a job that kills its workers does so for ever",
+    what: "recovery queues again without counting: a job that kills its workers does so forever",
     store: deciding((job, of, rightly) => ({
       decision: "retry",
       change: { ...rightly(job, of).change, to: "queued", add: {} },
@@ -116,7 +116,7 @@ export const recoveryMutants: readonly Mutant[] = [
   },
   {
     name: "overdueTooEarly",
-    what: "jobs are fenced out before their grace is over",
+    what: "jobs are fenced out before their grace has expired",
     store: (store) =>
       withVerbs(store, {
         heldBy: (query) =>
@@ -129,7 +129,7 @@ export const recoveryMutants: readonly Mutant[] = [
   },
   {
     name: "finishedRecoveredToo",
-    what: "recovery puts back everything that the dead worker ever ran",
+    what: "recovery requeues everything that the dead worker ever ran",
     store: (store, db) =>
       withVerbs(store, {
         async takeBack(request) {

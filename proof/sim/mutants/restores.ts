@@ -1,11 +1,11 @@
-// Restores: an older copy of the store is put back while processes live, and those do not notice it, or their writes are accepted.
+// An older copy of the store is restored while processes live, and those do not notice it, or their writes are accepted.
 import { whyStoreReplaced } from "../../../src/job/errors.ts";
 import type { StatementSync } from "../../../src/stores/sqlite/database.ts";
 import { observed, withVerbs } from "../../../src/stores/observed.ts";
 import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
-/** Restores, and now and then all workers die: whoever opens the store alone raises the epoch. */
+/** Restores, and now and then all workers die: a process that opens the store alone raises the epoch. */
 const RESTORE = only(
   ["money", "steps"],
   { restore: 2, kill: 1, killAll: 1, pause: 1 },

@@ -6,7 +6,7 @@ import { type Mutant, only } from "./mutant.ts";
 export const workerMutants: readonly Mutant[] = [
   {
     name: "clientClock",
-    what: "the store decides by the clock of whoever calls it",
+    what: "the store decides by the clock of the process that calls it",
     storeClock: (_host, process) => process,
   },
   {

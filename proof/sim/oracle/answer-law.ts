@@ -1,5 +1,5 @@
 // Promises 3 and 5 from the other side: what the store answered is what the rows say. "Applied" changed this very attempt,
-// once; "repeated" was said of this very settlement because it had been accepted before, and of no other; "stale" of everything
+// once; "repeated" was returned for this very settlement because it had been accepted before, and of no other; "stale" of everything
 // else that changed nothing, and that was recorded.
 import type { Lease } from "../../../src/job/lease.ts";
 import type { Settlement, WriteAnswer } from "../../../src/stores/port.ts";
@@ -21,7 +21,7 @@ export class AnswerLaw {
     this.#isFormer = isFormer;
   }
 
-  /** After the model has learnt the moment. Answers how many writes were refused. */
+  /** After the model has learnt the moment. Returns how many writes were refused. */
   onMoment(
     moment: Moment,
     changes: readonly { readonly was: JobRow | null; readonly is: JobRow | null }[],

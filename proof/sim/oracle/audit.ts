@@ -48,13 +48,13 @@ const SENTENCES: readonly (readonly [sql: string, what: string])[] = [
     "SELECT id FROM outlive_workers WHERE state = 'gone' AND id NOT IN (SELECT worker FROM outlive_incidents)",
     "deaths without an incident",
   ],
-  ["SELECT id, worker FROM outlive_incidents WHERE completed_at IS NULL", "incidents that nobody finished"],
+  ["SELECT id, worker FROM outlive_incidents WHERE completed_at IS NULL", "unfinished incidents"],
   [
     "SELECT i.worker, w.state FROM outlive_incidents i JOIN outlive_workers w ON w.id = i.worker WHERE w.state <> 'gone'",
     "incidents of workers that are not gone",
   ],
   ["SELECT id, state FROM outlive_workers WHERE state NOT IN ('gone', 'stopped')", "workers that are still there"],
-  ["SELECT * FROM outlive_cancels", "cancels that nobody took"],
+  ["SELECT * FROM outlive_cancels", "cancels that were not carried out"],
   ["SELECT id FROM outlive_jobs WHERE cancel_requested = 1 AND state <> 2", "left marks"],
   [
     "SELECT k.name, k.jobs, (SELECT count(*) FROM outlive_jobs j WHERE j.kind = k.id) AS n FROM outlive_kinds k WHERE k.jobs <> n",

@@ -1,5 +1,5 @@
 // Promises 5 and 6: an attempt ends by its own settlement under its own fence, or by a recovery that had the right to it (the
-// owner's lock is gone, or its lease is over, or the job's deadline). Nobody claims who is not live.
+// owner's lock is gone, or its lease has expired, or the job's deadline). No worker claims that is not live.
 import type { Settlement } from "../../../src/stores/port.ts";
 import type { DeadlineLaw } from "./deadline-law.ts";
 import { attemptOf, type KnownWorker, type Model, type Moment, STATE } from "./model.ts";
@@ -42,7 +42,7 @@ export class AuthorityLaw {
     this.#latest = Math.max(this.#latest, wall);
   }
 
-  /** The clock as whoever reads what is overdue, and then takes it, may have seen it before it was set back. */
+  /** The clock as a process that reads what is overdue, and then takes it, may have read it before it was moved back. */
   #readAt(wall: number): number {
     return wall < this.#setBack.until ? wall + this.#setBack.byMs : wall;
   }
@@ -63,7 +63,7 @@ export class AuthorityLaw {
     );
   }
 
-  /** The attempt of `was` is over. Answers whether it was taken from its owner. */
+  /** The attempt of `was` has ended. Returns whether it was taken from its owner. */
   onEnd(was: JobRow, is: JobRow, moment: Moment, history: readonly HistoryRow[]): boolean {
     const own = moment.answers.some((answer) => settlementOf(answer, was) !== undefined);
     const owner = this.#ownerOf(was);

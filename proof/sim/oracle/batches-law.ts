@@ -40,7 +40,7 @@ export class BatchesLaw {
     this.#db = db;
   }
 
-  // ---- told by handlers
+  // ---- reported by handlers
 
   began(run: RowIn, line: number): void {
     const job = this.#model.jobsById.get(run.id);
@@ -123,7 +123,7 @@ export class BatchesLaw {
     else demand(was.state === OPEN || (was.state === SEALED && is.state === ABORTING), says);
     if (is.state !== SEALED) return;
     const asked = answers.some(({ of, ...one }) => of === "seal" && "batch" in one && one.batch === is.id);
-    demand(asked, () => `${says()}, and nobody had asked for it`);
+    demand(asked, () => `${says()}, and it was never requested`);
   }
 
   /** A mark stays; and only what the owner of the block said about a row is ever marked. */
@@ -168,7 +168,7 @@ export class BatchesLaw {
   #mayStart({ seq, id, fence }: JobRow): void {
     const { row } = this.#blocks.get(seq)!;
     const batch = this.#batches.get(row.batch)!;
-    // A block of which every row has ended has not, if its worker died before it could say so; it runs once more, with nothing to do.
+    // A block of which every row has ended has not, if its worker died before it could say so; it runs again, with nothing to do.
     const isDone = !marksOf(row).includes("0");
     demand(
       isDone || batch.state < ABORTING || batch.tending > 0,

@@ -71,7 +71,7 @@ export class BlameLaw {
     const own = history.find((row) => row.job === is.seq && row.fence === is.fence)?.incident ?? null;
     const elsewhere = this.#model.allDeathsElsewhere(is.seq, own);
     const told = (): string =>
-      `job ${is.id} is in state ${is.state} after ${is.blamed} deaths alone (limit ${limit}) beside ${elsewhere} others`;
+      `job ${is.id} is in state ${is.state} after ${is.blamed} deaths alone (limit ${limit}) and ${elsewhere} others`;
     demand(
       is.state !== STATE.queued || is.blamed < limit || (elsewhere >= is.blamed && is.blamed < HARD_LIMIT * limit),
       told,
@@ -101,7 +101,7 @@ export class BlameLaw {
       demand(claimed.length <= asked, () => `${worker} asked for ${asked} jobs and got ${claimed.length}`);
       for (const { lease } of claimed) {
         const row = this.#model.jobsById.get(lease.jobId);
-        // A newer attempt of the same job in the same worker: the older one was fenced out and is over.
+        // A newer attempt of the same job in the same worker: the older one was fenced out and has ended.
         for (const key of known.keys()) if (key.startsWith(`${lease.jobId} `)) known.delete(key);
         known.set(keyOf(lease), lease.jobId);
         if (row && isSuspect(row)) this.#fits(worker, known);
@@ -132,7 +132,7 @@ export class BlameLaw {
     );
   }
 
-  /** Whether a suspect that kills was still this worker's, or was taken from it by the same recovery. A fresh one is nobody's fault yet. */
+  /** Whether a suspect that kills was still this worker's, or was taken from it by the same recovery. A fresh one is not to blame yet. */
   #poisonWasHeld(worker: number): boolean {
     for (const job of this.#model.jobs.values()) {
       if (job.worker !== worker || !this.#facts(job.kind).poison) continue;

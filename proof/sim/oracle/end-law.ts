@@ -34,7 +34,7 @@ export class EndLaw {
     this.#facts = facts;
   }
 
-  /** What a handler did, told by the workload. */
+  /** What a handler did, reported by the workload. */
   told({ id, fence: { epoch, number: fence } }: RunOf, word: Word): void {
     const attempt = attemptOf({ id, epoch, fence });
     const words = this.#words.get(attempt);
@@ -42,7 +42,7 @@ export class EndLaw {
     else this.#words.set(attempt, [word]);
   }
 
-  /** The attempt of `was` is over. */
+  /** The attempt of `was` has ended. */
   onEnd(was: JobRow, is: JobRow, { answers, wall }: Moment): void {
     for (const answer of answers) {
       const settlement = settlementOf(answer, was);

@@ -2,7 +2,7 @@
 // many starts"), starts anything while it is held off or paused, or breaks a strict order; none keeps a job waiting that it has room for ("stuck key");
 // and the keys of a fair kind take turns (turns-law.ts).
 import { FAIR, jobKey } from "../../../src/job/limits.ts";
-import { kindFacts, limitFacts } from "../workloads/index.ts";
+import { limitFacts } from "../workloads/index.ts";
 import type { TurnAnswer } from "../../../src/stores/port.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
 import { type FairJob, TurnsLaw } from "./turns-law.ts";
@@ -133,10 +133,7 @@ export class KeysLaw {
   #tookTurns(admitted: readonly JobRow[], wall: number): void {
     const fairJob = (job: JobRow): FairJob[] => {
       const key = this.#fair.get(job.seq);
-      // Not of blocks: how turns and suspects of many batches go together is not understood by this law yet (docs, what it does not cover).
-      return key === undefined || kindFacts(job.kind).rows
-        ? []
-        : [{ id: job.id, kind: String(job.kind), key: told([key]) }];
+      return key === undefined ? [] : [{ id: job.id, kind: String(job.kind), key: told([key]) }];
     };
     const waiting = [...this.#fair.keys()].flatMap((seq) => {
       const job = this.#model.jobs.get(seq)!;
@@ -152,7 +149,7 @@ export class KeysLaw {
     return pausedAt !== null && (pausedUntil === null || pausedUntil > wall);
   }
 
-  /** Whoever took a turn, and has nothing to do at once, has admitted everything that there is room for. */
+  /** A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
     if (!live || nextDueInMs === 0) return;
     for (const [seq, names] of this.#keys) {

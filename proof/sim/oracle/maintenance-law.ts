@@ -1,4 +1,4 @@
-// A handler that blocks the loop can't be told that it is overdue: its maintenance's thread ends the process, soon after the deadline
+// A handler that blocks the loop can't be aborted when it is overdue: its maintenance's thread ends the process, soon after the deadline
 // and the grace of any job that it holds, if nothing was done to it meanwhile.
 import type { KindFacts } from "../workloads/workload.ts";
 import type { SimProcess } from "../world/process.ts";

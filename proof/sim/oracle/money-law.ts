@@ -10,7 +10,7 @@ export class MoneyLaw {
   readonly #kind: string;
   readonly #sum: number;
 
-  /** `kind`: the kind whose success is a commit. `sum`: of all accounts, for ever. */
+  /** `kind`: the kind whose success is a commit. `sum`: of all accounts, forever. */
   constructor(db: Database, kind: string, sum: number) {
     this.#db = db;
     this.#kind = kind;

@@ -282,7 +282,7 @@ export class Oracle {
     this.#detection.wentBack();
   }
 
-  /** The engine in `process` stopped trusting what it holds: nobody in good health has to. */
+  /** The engine in `process` stopped trusting what it holds: a process in good health never has to. */
   leaseLost(process: SimProcess, at: number): void {
     if (this.#restores.hasToStop(process)) return;
     this.#keep(() => this.#workers.onLeaseLost(process, at));

@@ -1,4 +1,4 @@
-// What people and programs were told: an enqueue that resolved is in the store (promise 1), under its own id or that of the
+// What people and programs got as an answer: an enqueue that resolved is in the store (promise 1), under its own id or that of the
 // unfinished job with its dedupe key, of which there is one; and a cancel that was accepted is not forgotten.
 import type { JobDraft } from "../../../src/job/job.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
@@ -18,7 +18,7 @@ export class RequestLaw {
   /** Jobs whose cancel was asked for, and accepted, since they were last queued by hand. */
   readonly #asked = new Set<string>();
   readonly #everAsked = new Set<string>();
-  /** What a producer was told is in, and when. */
+  /** What was acknowledged to a producer, and when. */
   readonly acknowledged = new Map<string, number>();
   readonly #fresh: { readonly draft: Asked; readonly id: string }[] = [];
 
@@ -86,11 +86,11 @@ export class RequestLaw {
     this.#everAsked.add(id);
   }
 
-  /** Nobody is cancelled who was not asked to be. */
+  /** No job is cancelled without a request. */
   #cancelled({ was, is }: { readonly was: JobRow | null; readonly is: JobRow | null }): void {
     demand(
       is?.state !== STATE.cancelled || was?.state === STATE.cancelled || this.#asked.has(is.id) || this.#withParent(is),
-      () => `job ${is?.id} was cancelled and nobody had asked for it`,
+      () => `job ${is?.id} was cancelled without a request`,
     );
   }
 
@@ -111,7 +111,7 @@ export class RequestLaw {
     this.#fresh.push({ draft, id });
   }
 
-  /** The rows are those of `asOf`: what was acknowledged since then may be gone, nothing else. Answers how many are. */
+  /** The rows are those of `asOf`: what was acknowledged since then may be gone, nothing else. Returns how many are. */
   wentBack(asOf: number): number {
     this.#fresh.length = 0;
     this.#cancelling.clear();

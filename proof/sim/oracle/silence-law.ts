@@ -1,4 +1,4 @@
-// Promise 10, its second half: a watcher that was asleep begins its watch again. Whoever calls a worker silent was awake for a
+// Promise 10, its second half: a watcher that was asleep begins its watch again. A process that calls a worker silent was awake for a
 // whole lease in which that worker's heartbeat stood still; time that the watcher itself slept through proves nothing.
 import type { SimProcess } from "../world/process.ts";
 import type { KnownWorker, Model, Moment } from "./model.ts";

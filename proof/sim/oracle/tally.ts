@@ -23,7 +23,7 @@ export interface Tally {
   /** Acknowledged under "relaxed" durability, and gone with the power. */
   lostWithPower: number;
   restores: number;
-  /** Acknowledged after a backup was taken, and gone when it was put back. */
+  /** Acknowledged after a backup was taken, and gone when it was restored. */
   takenBack: number;
 }
 

@@ -20,16 +20,14 @@ export class TurnsLaw {
     const had = new Map<string, number>();
     for (const job of served) had.set(nameOf(job), (had.get(nameOf(job)) ?? 0) + 1);
     const before = this.#waiting;
-    this.#waiting = new Map(
-      [...wait].map((name) => [name, had.has(name) ? new Map() : (before.get(name) ?? new Map<string, number>())]),
-    );
+    this.#waiting = new Map([...wait].map((name) => [name, before.get(name) ?? new Map<string, number>()]));
     for (const job of served)
       for (const [name, passes] of this.#waiting) {
         // Who began to wait with this moment was not there yet when it was decided.
         if (!before.has(name) || !name.startsWith(`${job.kind}\n`) || name === nameOf(job)) continue;
         const count = (passes.get(job.key) ?? 0) + 1;
         passes.set(job.key, count);
-        // Who was served in this moment began to wait again each time, and in which order they were served nobody knows.
+        // A key that was served in this moment began to wait again each time, and the order within a moment is not known.
         const most = 2 * weightOf(job.key) * (1 + (had.get(name) ?? 0));
         demand(
           count <= most,
@@ -37,6 +35,9 @@ export class TurnsLaw {
             `unfair: ${job.id} is the ${count}th job of ${job.key} that was admitted while one of ${name.split("\n")[1]} waited for its turn`,
         );
       }
+    // Of those that were served before the last turn of a waiting key, only what must have come after it still counts.
+    for (const [name, passes] of this.#waiting)
+      for (const [key, count] of passes) passes.set(key, Math.max(0, count - 2 * weightOf(key) * (had.get(name) ?? 0)));
   }
 
   wentBack(): void {

@@ -1,4 +1,4 @@
-// Hears what the store answered to whom, beside the wire: the answers of the present event for the laws, the ambiguous ones
+// Hears what the store answered to whom, next to the wire: the answers of the present event for the laws, the ambiguous ones
 // for the tally, and the story.
 import type { Enqueued, JobDraft } from "../../../src/job/job.ts";
 import type { Lease } from "../../../src/job/lease.ts";
@@ -28,7 +28,7 @@ export interface Call {
   readonly args: readonly unknown[];
 }
 
-/** One answer of the store, as soon as it was applied; `lost`: nobody will hear it. */
+/** One answer of the store, as soon as it was applied; `lost`: it never arrives. */
 export type Answer = { readonly process: SimProcess; readonly lost: boolean } & (
   | { readonly of: "enqueue"; readonly drafts: readonly JobDraft[]; readonly enqueued: readonly Enqueued[] }
   | {

@@ -1,4 +1,4 @@
-// The rows of workers: one that is over never comes back, one that left in peace is not called dead, a death has one incident,
+// The rows of workers: one that has ended never comes back, one that left in peace is not called dead, a death has one incident,
 // and silence is called so only after a whole lease without an accepted heartbeat.
 import { type KnownWorker, type Model, STATE } from "./model.ts";
 import type { SimProcess } from "../world/process.ts";
@@ -14,7 +14,7 @@ const NEXT: Readonly<Record<string, readonly string[]>> = {
   stopped: ["stopped"],
 };
 
-/** Leases for which nothing happened to a worker, its calls or its store: it is in good health, and nobody may take its work. */
+/** Leases for which nothing happened to a worker, its calls or its store: it is in good health, and its work may not be taken. */
 const HEALTHY_LEASES = 1;
 
 export class WorkerLaw {
@@ -62,7 +62,7 @@ export class WorkerLaw {
     );
   }
 
-  /** `at`: when it was over. A loop that was blocked since may have told it much later. */
+  /** `at`: when it expired. A loop that was blocked since may have reported it much later. */
   onLeaseLost(process: SimProcess, at: number): void {
     demand(
       at - process.troubledUntil < HEALTHY_LEASES * LEASE_MS,

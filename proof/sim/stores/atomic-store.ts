@@ -31,7 +31,7 @@ import {
 type Script<Args extends readonly unknown[], Answer> = (data: Data, ...args: Args) => Answer;
 type Verb<Args extends readonly unknown[], Answer> = (...args: Args) => Promise<Answer>;
 
-/** The answer to a write in a run of the server that nobody has begun with. Nothing was written. */
+/** The answer to a write in a run of the server that it did not begin with. Nothing was written. */
 const REFUSED = "";
 
 /** A connection of one process. */

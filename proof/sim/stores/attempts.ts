@@ -137,8 +137,8 @@ function wasAccepted(data: Data, lease: Lease, job: JobRecord, { name }: transit
 /** Why a change can't be written; null: it can. */
 export function faultOf(change: transitions.Change): string | null {
   if (!Object.hasOwn(transitions.CHANGES, change.name)) return `no change is called ${change.name}`;
-  if (!JOB_STATES.includes(change.to)) return `${change.to} is no state`;
-  if (!Number.isFinite(change.delayMs)) return "its delay is no number";
+  if (!JOB_STATES.includes(change.to)) return `${change.to} is not a state`;
+  if (!Number.isFinite(change.delayMs)) return "its delay is not a number";
   for (const [counter, by] of Object.entries(change.add))
     if (!Object.hasOwn(NO_COUNTERS, counter) || !Number.isInteger(by)) return `${counter} can't grow by ${by}`;
   return change.ifCancelled === undefined ? null : faultOf(change.ifCancelled);

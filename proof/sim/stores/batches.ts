@@ -69,10 +69,17 @@ export function openBatch(data: Data, draft: BatchDraft): OpenedBatch {
   return { created: true, batch: batchRow(batch) };
 }
 
-export function append(data: Data, id: string, round: number, blocks: readonly BlockDraft[]): AppendAnswer {
+export function append(
+  data: Data,
+  id: string,
+  round: number,
+  blocks: readonly BlockDraft[],
+  asNext = false,
+): AppendAnswer {
   const batch = data.batch(id);
   if (batch === null) return { is: "missing" };
   if (batch.state !== "open" || batch.round !== round) return { is: "closed", state: batch.state };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || data.block(batch.seq, round, number) !== null) return false;
@@ -162,7 +169,7 @@ export function tend(data: Data, limit: number): boolean {
 export function fold(data: Data, limit: number): readonly string[] {
   const { foldedUpTo } = data.meta();
   const touched = data.batches().filter((batch) => batch.touched);
-  // Batches that nobody manages to end must not hide the others.
+  // Batches that can't be ended must not hide the others.
   const turn = [...touched.filter(({ seq }) => seq > foldedUpTo), ...touched.filter(({ seq }) => seq <= foldedUpTo)];
   const some = turn.slice(0, limit);
   for (const batch of some) {

@@ -1,6 +1,6 @@
 // The way in: jobs are added, or an enqueue changes the unfinished job that has its dedupe key. Parts of scripts; each checks everything that can be
 // wrong before its first write.
-import { ErrorCode, OutliveError } from "../../../src/job/errors.ts";
+import { undeclaredKind } from "../../../src/job/errors.ts";
 import { type Enqueued, isTerminal, type JobDraft, NO_COUNTERS } from "../../../src/job/job.ts";
 import { type Data, isDue, isHeld, type JobRecord, NOT_ADMITTED, sumOf } from "./records.ts";
 
@@ -10,14 +10,7 @@ export function enqueue(data: Data, drafts: readonly JobDraft[]): Enqueued[] {
 }
 
 export function assertDeclared(data: Data, drafts: readonly { readonly kind: string }[]): void {
-  for (const { kind } of drafts)
-    if (data.kind(kind) === null)
-      throw new OutliveError(
-        ErrorCode.kindUnknown,
-        `The kind ${JSON.stringify(kind)} was never declared in this store.`,
-        "Pass its job to `open({ jobs })`, so that its settings are known before its first job.",
-        { kind },
-      );
+  for (const { kind } of drafts) if (data.kind(kind) === null) throw undeclaredKind(kind);
 }
 
 /** `parent`: the row of the job that enqueues them. */
@@ -113,7 +106,7 @@ function markRerun(data: Data, { row }: JobRecord, draft: JobDraft): void {
   data.putRerun(row, { draft: { ...draft, runAt, delayMs: 0 }, latestAt });
 }
 
-/** A job that was enqueued again after it had begun, and has ended, runs once more. Its key is free: nothing comes between. */
+/** A job that was enqueued again after it had begun, and has ended, runs again. Its key is free: nothing comes between. */
 export function rerun(data: Data, row: number): void {
   const kept = data.rerun(row);
   if (kept === null || !isTerminal(data.job(row)!.state)) return;

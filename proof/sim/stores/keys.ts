@@ -1,5 +1,5 @@
 // The parts of scripts that are about jobs with keys. There are no wakes: every turn looks at all jobs that are held, and `admit` decides. What is
-// taken is counted from the records of the jobs, so nothing has to be given back.
+// taken is counted from the records of the jobs, so nothing has to be released.
 import {
   type Admission,
   admit,

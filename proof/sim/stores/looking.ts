@@ -217,7 +217,8 @@ export function applyByHand(
 }
 
 export function isLimited(data: Data, kind: string): boolean {
-  return (data.kind(kind)?.settings.keyed ?? []).length > 0;
+  const { keyed = [], fair = false } = data.kind(kind)?.settings ?? {};
+  return keyed.length > 0 || fair;
 }
 
 export function setPaused(data: Data, name: string, paused: boolean): boolean {

@@ -85,9 +85,9 @@ export interface JobRecord {
   readonly latestAt: number | null;
 }
 
-/** What a key has beside its limit. */
+/** What a key has next to its limit. */
 export interface KeyRecord {
-  /** Limit and key; null: nobody has said anything about it. */
+  /** Limit and key; null: nothing was set for it. */
   readonly name: Pick<JobKey, "limit" | "key"> | null;
   readonly own: KeyLimit;
   readonly arrivalAt: number;
@@ -210,7 +210,7 @@ export function stepOwner(id: string, name: string): string {
   return `${id}\n${name}`;
 }
 
-/** Of a job that is queued anew, or has ended. */
+/** Of a job that is queued again, or has ended. */
 export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
 
 const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
@@ -642,7 +642,7 @@ function indexKey(table: string, field: string): string {
   return `${table} ${field}`;
 }
 
-/** Where a job is found beside its own record: table and field by a name of both. */
+/** Where a job is found next to its own record: table and field by a name of both. */
 function indexesOf(job: JobRecord): Map<string, readonly [string, string]> {
   const row = String(job.row);
   const at: (readonly [string, string])[] = [["ids", job.id]];

@@ -10,7 +10,7 @@ import type { Data, IncidentRecord, WorkerRecord } from "./records.ts";
 /** There are no earlier versions of these records. */
 export const SCHEMA_VERSION = 1;
 
-/** What a connection was told last, and passes with its next call. */
+/** What a connection got last, and passes with its next call. */
 export interface Seen {
   readonly run: string | null;
   readonly epoch: number;
@@ -29,15 +29,15 @@ export function hasBegun(data: Data): boolean {
 
 /**
  * A script of its own, called before the first one of a run of the server that writes: scripts of the former run may be lost, so the epoch
- * rises above all that anybody alive was told, and the workers of that run are not live any more. An epoch that was issued and that
- * nobody alive knows of lies in the past of the server's clock, because a restart takes longer than epochs run ahead of it.
+ * rises above all that any living process got, and the workers of that run are no longer live. An epoch that was issued and that
+ * no living process knows of lies in the past of the server's clock, because a restart takes longer than epochs run ahead of it.
  */
 export function begin(data: Data, seen: Seen): void {
   const { run, epoch, writes } = data.meta();
   if (hasBegun(data)) return;
   const isNew = run === null && seen.run === null;
   const behind = Math.max(0, seen.writes - writes);
-  const lost = behind > 0 ? `, ${behind} write(s) behind what this process was told` : "";
+  const lost = behind > 0 ? `, ${behind} write(s) behind what this process got as an answer` : "";
   data.putMeta({
     run: data.keys.run,
     epoch: Math.max(epoch + 1, seen.epoch + 1, data.now),

@@ -133,7 +133,7 @@ async function runRow({ work, random, process, rows }: Tools, row: Row<RowInput>
       rows.ended(run, line, "failed");
       throw new TerminalError("never");
     case "commits":
-      // It may be applied although nobody hears of it.
+      // It may be applied although its answer never arrives.
       rows.ended(run, line, "succeeded");
       await row.commit(sqlite, (tx) =>
         tx.run("INSERT INTO committed_rows VALUES (?, ?, ?)", run.batch, run.round, line),

@@ -1,4 +1,4 @@
-// Jobs that sometimes never end, whatever they are told: their slot comes back at the deadline.
+// Jobs that sometimes never end and ignore their signal: their slot comes back at the deadline.
 import { ORDINARY, type Workload } from "./workload.ts";
 
 export const deaf: Workload = {

@@ -73,7 +73,7 @@ export const keys: Workload = {
     if (kind !== "event" && kind !== "limited-event") return { kind, input };
     const key = input.key;
     const how = random.weighted({ rerun: 4, replace: 1, debounce: 3, throttle: 3 });
-    // Of each key always the same wish: what two that contradict each other come to is nobody's promise.
+    // Of each key always the same wish: what two that contradict each other come to is not promised.
     if (how === "debounce") return { kind, input, dedupe: { debounce: { key: `calm-${key}`, ...DEBOUNCE } } };
     if (how === "throttle") return { kind, input, dedupe: { throttle: { key: `slow-${key}`, every: THROTTLE_EVERY } } };
     return { kind, input, dedupe: { dedupe: { key, then: how } } };

@@ -1,4 +1,4 @@
-// A job that ends early only if it is told to: by a cancel, a shutdown, a lost lease.
+// A job that ends early only if its signal is aborted: by a cancel, a shutdown, a lost lease.
 import { pause } from "../../../src/job/time.ts";
 import { ORDINARY, type Workload } from "./workload.ts";
 

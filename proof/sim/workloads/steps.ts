@@ -1,4 +1,4 @@
-// Chains of steps: whatever a step gave once, it gives for ever, through failures, deaths and takeovers. What a chain returns is
+// Chains of steps: whatever a step gave once, it gives forever, through failures, deaths and takeovers. What a chain returns is
 // what its steps gave.
 import { noRows } from "../oracle/audit-rows.ts";
 import { ORDINARY, type Workload } from "./workload.ts";

@@ -20,7 +20,7 @@ export interface KindFacts {
   readonly poison: boolean;
   /** What its jobs count against. Omitted: nothing. */
   readonly limited?: readonly LimitOptions[];
-  /** Whose jobs take turns. Omitted: nobody's. */
+  /** Whose jobs take turns. Omitted: none. */
   readonly fair?: Fair;
   /** Its jobs belong to batches: `Workload.batches` makes what runs them. */
   readonly rows?: true;
@@ -46,7 +46,7 @@ export interface Workload {
   readonly name: string;
   /** In which share of the seeds it is there. */
   readonly share: number;
-  /** How many of the jobs are its own, beside the other workloads of the seed. */
+  /** How many of the jobs are its own, next to the other workloads of the seed. */
   readonly weight: number;
   /** At most this many jobs of it in one history. */
   readonly most?: number;

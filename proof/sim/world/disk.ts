@@ -22,7 +22,7 @@ export type RestoreWay = "moved" | "over";
 
 export class Disk {
   readonly db: Database;
-  /** Until when (virtual ms) somebody outside holds the write lock, or the disk is full. */
+  /** Until when (virtual ms) another program holds the write lock, or the disk is full. */
   busyUntil = 0;
   fullUntil = 0;
   /** How many transactions were committed: who looks for changes looks at this first. */
@@ -120,7 +120,7 @@ export class Disk {
 
   commit(): void {
     if (this.#now() < this.fullUntil) {
-      // SQLite may or may not have undone the transaction by itself when it says so.
+      // SQLite may or may not have undone the transaction on its own when it says so.
       if (Math.floor(this.#now() * 1_000) % 2 === 0) this.rollback();
       throw sqliteError(13, "database or disk is full");
     }
@@ -207,7 +207,7 @@ class Connection {
   close(): void {}
 }
 
-/** An error as node:sqlite throws it. Without a stack: a busy file refuses thousands of times, and nobody looks where. */
+/** An error as node:sqlite throws it. Without a stack: a busy file refuses thousands of times, and the place does not matter. */
 function sqliteError(errcode: number, message: string): Error {
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = 0;

@@ -34,10 +34,10 @@ export const SETTINGS = engineSettings({
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
   /** Where output files go. Omitted: nowhere. */
   readonly blobs?: SimBlobs;
-  /** False: nobody beats, watches or recovers but the opens. */
+  /** False: only opens beat, watch and recover. */
   readonly maintenances?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
-  /** `lateMs`: how long ago it was over. */
+  /** `lateMs`: how long ago it expired. */
   readonly leaseLost?: (process: SimProcess, lateMs: number) => void;
   /** Hears that maintenance ends its own process. */
   readonly maintenanceKills?: (process: SimProcess) => void;
@@ -66,7 +66,7 @@ export async function openEngine(
     liveness,
     schemaVersion: SCHEMA_VERSION,
     private: false,
-    // The thread boots and beats by itself; the main one only hears of it.
+    // The thread boots and beats on its own; the main one only hears of it.
     startMaintenance: (options: MaintenanceOptions, host: MaintenanceListener) =>
       new Promise((resolve) => {
         if (world.maintenances === false) return resolve(NO_MAINTENANCE);

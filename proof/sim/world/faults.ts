@@ -27,7 +27,7 @@ export const FAULT_KINDS = [
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
-/** What is left out of a history, beside what its seed leaves out. */
+/** What is left out of a history, in addition to what its seed leaves out. */
 export interface Muted {
   readonly kinds?: ReadonlySet<FaultKind>;
   /** Single strikes, by the names that `Faults` gave them. */

@@ -137,7 +137,7 @@ export class Nemesis {
     const { story, processes, profile } = this.#world;
     const forMs = LEASE_MS * random.between(1.1, 3);
     story.tell("world", `THE MACHINE SLEEPS for ${Math.round(forMs)} ms`);
-    // After a loss of power nobody knows what the clock said before it: see docs.
+    // After a loss of power it is not known what the clock said before it: see docs.
     if (random.chance(0.5) && profile.durability === "full") this.#jumpHostClock(random);
     for (const process of processes) process.pause(forMs + random.next() * WAKES_WITHIN_MS);
   }
@@ -186,7 +186,7 @@ export class Nemesis {
 
   /**
    * An older copy is put in the place of the store, and processes live. If it is written into the file itself, only its epoch shows that
-   * to whoever comes later, and its rows show it to no worker that did nothing since the backup: so the copy is older than the latest
+   * to processes that come later, and its rows show it to no worker that did nothing since the backup: so the copy is older than the latest
    * epoch, and the person who does it runs `outlive recover --restored` before any other process writes, as the docs say.
    */
   #restore(random: SeededRandom): void {

@@ -24,7 +24,7 @@ export interface Profile {
   readonly slowMs: number;
   /** Share of fenced writes at which the whole process stands still, for longer than a lease, before they are applied. */
   readonly stall: number;
-  /** Share of pauses that end at the worst moment: when somebody else has just got the work, or is about to take it. */
+  /** Share of pauses that end at the worst moment: when another process has just got the work, or is about to take it. */
   readonly ambush: number;
   /** Share of a recovery's transactions after, or before, which its process is killed. */
   readonly killRecovery: number;
@@ -130,7 +130,7 @@ export function drawProfile(random: SeededRandom, drawWorkloads: (random: Seeded
       pause: some(0.8, () => random.pick([1, 2, 4])),
       block: some(0.4, () => 0.5),
       clockJump: some(0.3, () => 0.7),
-      // After a loss of power nobody knows what the clock said before it: see docs.
+      // After a loss of power it is not known what the clock said before it: see docs.
       hostClockJump: powerLoss > 0 ? 0 : some(0.15, () => 0.4),
       busy: some(0.3, () => 0.6),
       fullDisk: some(0.2, () => 0.4),

@@ -1,4 +1,4 @@
-// Chance from a seed: the same seed and label give the same numbers for ever. Every process, fault and workload has its own
+// Chance from a seed: the same seed and label give the same numbers forever. Every process, fault and workload has its own
 // stream, so that one more draw in one place does not change all the others.
 import type { Random } from "../../../src/job/time.ts";
 

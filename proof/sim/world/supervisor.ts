@@ -109,7 +109,7 @@ export class Supervisor {
     );
   }
 
-  /** The end of the history: everybody stops in peace and nobody is started again. */
+  /** The end of the history: all processes stop in peace and none is started again. */
   stopAll(): void {
     this.#ending = true;
     for (let slot = 0; slot < this.workers.length; slot++) {
@@ -200,7 +200,7 @@ export class Supervisor {
     this.#boot(process, (engine) => repeat(process, engine, this.#echo, this.#acknowledgedBy(process)));
   }
 
-  /** Nobody submits for as long as a worker lives: it is killed often. */
+  /** A submission never takes as long as a worker lives: it is killed often. */
   #startSubmitter(): void {
     const process = this.#world.spawn("submitter");
     this.submitter = process;

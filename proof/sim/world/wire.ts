@@ -32,9 +32,9 @@ export interface WireDeps {
   readonly faults: Faults;
   readonly witness: Witness;
   readonly tower: WakeupHub;
-  /** Whether somebody else is there to take over while this process stands still. */
+  /** Whether another process is there to take over while this process stands still. */
   readonly othersAwake: () => boolean;
-  /** A recovery of this process's worker is on its way. Answers whether it wakes up meanwhile. */
+  /** A recovery of this process's worker is on its way. Returns whether it wakes up meanwhile. */
   readonly aboutToRecover: (pid: number) => boolean;
   /** Jobs were given to this process, and it will not hear of it. */
   readonly claimLost: () => void;
@@ -70,7 +70,7 @@ function travel(
       process.trouble(fate.afterMs + 1);
       later(thread, fate.afterMs + 1, () => reject(new Error(`${method}: ${why}`)));
     };
-    // Drawn in a storm and struck in the calm would be a death that nobody is left to recover.
+    // Drawn in a storm and struck in the calm would be a death with no process left to recover it.
     const strikes = (when: typeof fate.killed): boolean => fate.killed === when && !conditions.calm;
     const arrive = (): void => {
       if (fate.lost === "request") {

@@ -78,7 +78,7 @@ export class World {
     this.mutant = options.mutant ?? null;
   }
 
-  /** A process that stands still wakes up at the worst moment. `share`: how often, beside how often the seed does it at all. */
+  /** A process that stands still wakes up at the worst moment. `share`: how often, in addition to how often the seed does it at all. */
   ambush(victim: SimProcess, withinMs: number, share = 1): boolean {
     const { scheduler, profile, conditions } = this;
     if (!victim.alive || !victim.paused || conditions.calm) return false;

@@ -135,7 +135,7 @@ function judgeEnd(plan: Planned, { id, state, output, doneJobs }: Found, done: n
     broken.outputsDiffer.push(`${name}: ${output?.length ?? "no"} bytes, not ${expected?.length ?? "none"}`);
 }
 
-/** Only the process that ended a batch says so, so nobody may say it again. */
+/** Only the process that ended a batch says so, so no other may say it again. */
 function endedTwice(lines: readonly Line[]): string[] {
   const said = counted(lines.flatMap((line) => (line.what === "ended" ? [`${line.id} in round ${line.round}`] : [])));
   return [...said].filter(([, times]) => times > 1).map(([what, times]) => `batch ${what} was ended ${times} times`);

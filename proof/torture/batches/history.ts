@@ -26,7 +26,7 @@ export function say(line: Line): void {
   writeSync(file, `${JSON.stringify(line)}\n`);
 }
 
-/** All that was said. The last line of a process that was killed may be cut off. */
+/** All lines. The last line of a process that was killed may be cut off. */
 export function readHistories(from: string): Line[] {
   return readdirSync(from)
     .filter((name) => name.endsWith(".jsonl"))

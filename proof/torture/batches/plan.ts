@@ -73,7 +73,7 @@ export function textOf({ batch, n }: Input): string {
   return n % 5 === 4 ? "" : `${batch} ${n} ${"=".repeat(n % 23)}\n`;
 }
 
-/** The output file of a batch; null: nobody writes to it. */
+/** The output file of a batch; null: nothing writes to it. */
 export function fileOf({ rows }: Planned): string | null {
   const writers = rows.filter((row) => endOf(row.role) === "succeeded" && textOf(row) !== "");
   return writers.length === 0 ? null : writers.map(textOf).join("");

@@ -124,7 +124,7 @@ function hasPoison(submitter: number): boolean {
   return submitter === 1;
 }
 
-/** Kills until there are enough, and waits between two for most places to be filled: somebody has to get on with it. */
+/** Kills until there are enough, and waits between two for most places to be filled: some processes have to get on with it. */
 async function strike(
   { kills, seed, server }: BatchesOptions,
   fleet: Fleet<Role>,

@@ -56,7 +56,7 @@ export class Proxy {
   readonly #refused = new Set<number>();
   readonly #to: { readonly host: string; readonly port: number };
   #delayMs = 0;
-  /** Cuts whoever gets the last of them; null: nobody. */
+  /** Cuts the connection that gets the last of them; null: none. */
   #answerBytesLeft: number | null = null;
 
   private constructor(to: { readonly host: string; readonly port: number }) {

@@ -12,7 +12,7 @@ import { HELD_BACK_MS } from "./proxy.ts";
 import { FILL, FILL_KEY, type SmallDisk, whileFull } from "./small-disk.ts";
 
 const MOST_FULL_MS = 3_000;
-/** How often a full disk is met by the server's log, too: by itself it needs a new file only every 16 MB. */
+/** How often a full disk is met by the server's log, too: on its own it needs a new file only every 16 MB. */
 const LOG_TOO = 0.4;
 /** Of a machine that is busy with starting programs. */
 const UP_AGAIN_MS = 60_000;
@@ -26,7 +26,7 @@ export interface Server {
   copyTo(folder: string, schema: string): Promise<void>;
 }
 
-/** Null: on the system's own disk, which nobody fills. */
+/** Null: on the system's own disk, which is never filled. */
 export async function startServer(disk: SmallDisk | null): Promise<Server> {
   const server = await PostgresServer.create({
     fsync: true,

@@ -23,7 +23,7 @@ export function writeLock(file: string): Fault {
       await targetWith(context, await enqueueNaps(context, NAPS, NAP_MS), signal);
       await expectNoDeath(context, async () => {
         await holdWriteLock(file, chance.whole(1.5 * LEASE_MS, 3 * LEASE_MS), signal);
-        // Whoever is taken for silent is taken within a lease.
+        // A worker that is taken for silent is recovered within a lease.
         await pause(LEASE_MS, undefined, { signal }).catch(() => {});
       });
     },

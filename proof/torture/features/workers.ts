@@ -46,7 +46,7 @@ export class Workers {
     if (victim) this.#kill(victim);
   }
 
-  /** Nobody takes their places. Resolves when no process is left. */
+  /** They are not replaced. Resolves when no process is left. */
   async killAll(): Promise<void> {
     this.#hasEnded = true;
     const exits = this.#exits();

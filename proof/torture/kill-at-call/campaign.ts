@@ -95,7 +95,7 @@ export function complaints(tally: KillTally): string[] {
   if (survived > Math.max(1, planned * MOST_SURVIVED))
     found.push(
       `${survived} of ${planned} processes ended before the call at which they were to be killed; ${MOST_SURVIVED * 100} % may. ` +
-        "The scenario does not make the same calls in every run: run it again on a machine with less to do, or mend it.",
+        "The scenario does not make the same calls in every run: run it again on a machine with less to do, or fix it.",
     );
   return found;
 }
@@ -104,7 +104,7 @@ const WORDS = { lost: "lost", corrupt: "corrupt", committedTwice: "committed twi
 
 /** What no run of this rig does, with the reason or the rig that does it. */
 export const NOT_RUN: readonly string[] = [
-  "calls of other threads: strace counts for each thread by itself, so only those of the main thread can be named; the maintenance thread dies with it",
+  "calls of other threads: strace counts each thread separately, so only those of the main thread can be named; the maintenance thread dies with it",
   "calls of a second process: in fleet and large only one of the two is killed at its calls",
   "calls that an undisturbed run does not make: the points are those of one recording of each scenario",
   "open, rename and mapped memory: only pwrite64, fsync, fdatasync, ftruncate and unlink are points; the shared memory of the log is written without a call",

@@ -11,7 +11,7 @@ import { isBroken, judge, type Verdict } from "../verdict.ts";
 /** Not `write`: it carries only the words and the wake-ups between threads. */
 export const CALLS: readonly string[] = ["pwrite64", "fsync", "fdatasync", "ftruncate", "unlink"];
 
-/** The n-th call of that name: strace counts for each name by itself. */
+/** The n-th call of that name: strace counts each name separately. */
 export interface Point {
   readonly call: string;
   readonly nth: number;
@@ -81,7 +81,7 @@ export class Site {
     return all;
   }
 
-  /** Killed at each of these in turn, the next process on what the one before left. Null: one ended by itself before it. */
+  /** Killed at each of these in turn, the next process on what the one before left. Null: one ended on its own before it. */
   killAt(...points: readonly Point[]): Promise<Kill | null> {
     return this.#inFixture(async (given) => {
       for (const { call, nth } of points) {
@@ -116,7 +116,7 @@ export class Site {
   }
 
   /**
-   * Sets a fixture up to the last act, for as long as `body` takes. Acts before the last are played anew: in a copy of the folder no
+   * Sets a fixture up to the last act, for as long as `body` takes. Acts before the last are played again: in a copy of the folder no
    * lock is the one that its worker held.
    */
   async #inFixture<T>(body: (last: Play) => Promise<T>): Promise<T> {

@@ -3,7 +3,7 @@ import type { Durability } from "../scenarios/stage.ts";
 import { loseOnce } from "./campaign.ts";
 import { record, type Recording } from "./recording.ts";
 
-/** In this scenario a job takes its process with it, whoever runs it first: nobody could go on. */
+/** In this scenario a job kills the process that runs it first: none could go on. */
 const WITHOUT = "recovery";
 
 /** Which scenario loses power first in each of `count` recordings, and the recording's own name. */

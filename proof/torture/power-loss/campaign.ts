@@ -95,7 +95,7 @@ function plan({ scenario, moments }: Recording, seed: number, number: number): P
   return { number, moment, fate: random.chance(0.2) ? NOTHING_UNSYNCED : drawFate(random) };
 }
 
-/** One power loss alone: what it leaves, and what had been said by then. */
+/** One power loss alone: what it leaves, and what had been acknowledged by then. */
 export function loseOnce(recording: Recording, seed: number, number: number): Start {
   const { moment, fate } = plan(recording, seed, number);
   const disk = new Disk(recording.base);

@@ -11,7 +11,7 @@ import { namesAgain, recordAgain } from "./again.ts";
 import { isClean, runCampaign, type State } from "./campaign.ts";
 import { load, record, type Recording } from "./recording.ts";
 
-/** So many broken states are told in full. */
+/** So many broken states are printed in full. */
 const TOLD = 5;
 
 export async function powerLoss(args: readonly string[]): Promise<boolean> {

@@ -9,7 +9,7 @@ const SECTOR = 512;
 const FORMS = { nothing: 3, everything: 1, writes: 3, sectors: 3, torn: 3 } as const;
 type Form = keyof typeof FORMS;
 
-/** The whole disk alike in this share of the states; in the others each file by itself. */
+/** The whole disk alike in this share of the states; in the others each file separately. */
 const ALIKE = 0.4;
 
 export interface DrawnFate extends Fate {
@@ -26,7 +26,7 @@ export function drawFate(random: SeededRandom): DrawnFate {
   const share = random.pick([0.1, 0.5, 0.9]);
   const junk = random.chance(0.3);
   return {
-    text: `${alike ?? "each file by itself"}, ${share * 100} % kept${junk ? ", junk where no data was" : ""}`,
+    text: `${alike ?? "each file separately"}, ${share * 100} % kept${junk ? ", junk where no data was" : ""}`,
     names(count) {
       if (alike === "nothing") return 0;
       return alike === "everything" ? count : random.below(count + 1);

@@ -31,7 +31,7 @@ export interface Recording {
   readonly moments: readonly Moment[];
 }
 
-/** What somebody left and had been told, for a recording that goes on from there. */
+/** What a process left and the answers that it had got, for a recording that goes on from there. */
 export interface Start {
   readonly files: ReadonlyMap<string, Buffer>;
   readonly words: readonly Word[];
@@ -127,7 +127,7 @@ export async function recordOnce(scenario: Scenario, durability: Durability, roo
   }
 }
 
-/** Shared memory does not outlive the machine, nor does whoever waits for a start-up and its verdict; the words are the rig's own. */
+/** Shared memory does not outlive the machine, nor does a process that waits for a start-up and its verdict; the words are the rig's own. */
 function isKept(path: string): boolean {
   return (
     path !== WORDS_FILE &&

@@ -81,7 +81,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
   if (!surround) throw new Error(`--store ${values.store}: use ${Object.keys(STORES).join(" or ")}.`);
   const { pgbouncer } = values;
   if (pgbouncer && values.store !== "postgres") throw new Error("--pgbouncer: use it with --store postgres.");
-  // Faults that are named are tried by themselves, unless kills are asked for, too.
+  // Faults that are named are tried on their own, unless kills are asked for, too.
   const kills = wholeNumber(values.kills ?? (values.faults === undefined ? "200" : "0"), "kills");
   const [seed, workers] = [wholeNumber(values.seed, "seed"), wholeNumber(values.workers, "workers")];
   const rounds = wholeNumber(values.rounds, "rounds");
@@ -153,7 +153,7 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
   const { proxy, urls } = await Proxy.before(pooler?.url ?? server.url, workers + 1);
   const clocks = shiftableClocks(folder, ONE_WORKER);
   const onOwnPool = (number: number): boolean => number % 2 === 0;
-  // Deaths of a worker elsewhere are found later than those of the others, so it is there only if nobody is killed.
+  // Deaths of a worker elsewhere are found later than those of the others, so it is there only if no process is killed.
   const elsewhere = kills === 0 && !pgbouncer && canUnshare() ? ELSEWHERE : null;
   const startOf = (number: number): Pick<WorkerStart, "program" | "launcher"> => {
     if (number === elsewhere) return { launcher: IN_A_NAMESPACE };

@@ -5,14 +5,14 @@ import type { Engine } from "../../../src/index.ts";
 import { Chance } from "../../../src/torture/killer.ts";
 import type { Place } from "./fleet.ts";
 
-/** Brought by whoever starts the rig. */
+/** Passed by the caller that starts the rig. */
 export interface Fault {
   /** Names it on the command line and in the JSON line. */
   readonly key: string;
   readonly name: string;
   /** How long after its end the engine may still hold back, or a process fail to start. */
   readonly aftermathMs: number;
-  /** Breaks something and mends it again. Throws `NotDone` if it could not break it. */
+  /** Breaks something and repairs it again. Throws `NotDone` if it could not break it. */
   strike(chance: Chance, signal: AbortSignal, context: FaultContext): Promise<void>;
 }
 
@@ -174,7 +174,7 @@ export class FaultSchedule {
     return dueAt;
   }
 
-  /** Whatever was broken is not mended: nothing that comes after it would show anything. */
+  /** Whatever was broken is not repaired: nothing that comes after it would show anything. */
   #throwIfFailed(): void {
     if (this.#failed) throw this.#failed.thrown;
   }

@@ -1,11 +1,11 @@
-// Fences only grow: the starts of a job as the processes told them, and the ends of its attempts as the store kept them, each as far as
+// Fences only grow: the starts of a job as the processes reported them, and the ends of its attempts as the store kept them, each as far as
 // their order is known. Who was frozen between its claim and its start tells of it late, so the instant of a line alone orders nothing.
 import type { Engine, JobInfo } from "../../../src/index.ts";
 import type { Line } from "./history.ts";
 
 type Start = Line & { readonly what: "start" };
 
-/** An attempt's fence, as it is told. */
+/** An attempt's fence, as it is printed. */
 interface Fence {
   readonly epoch: number;
   readonly number: number;

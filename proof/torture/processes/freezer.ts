@@ -63,7 +63,7 @@ export class Freezer {
     return this.#held.size < MOST_FROZEN;
   }
 
-  /** To be left alone until it is over. Whoever kills it all the same costs a zombie, and nothing else. */
+  /** To be left alone until it has ended. Killing it all the same costs a zombie, and nothing else. */
   holds(place: Place): boolean {
     return this.#held.has(place);
   }
@@ -108,7 +108,7 @@ export class Freezer {
     return false;
   }
 
-  /** By a write: who is frozen inside a transaction keeps nobody from reading. */
+  /** By a write: a process that is frozen inside a transaction does not stop others from reading. */
   async #storeAnswers(): Promise<boolean> {
     const probe = orderOf(flaky, { failures: 0 }, { id: `probe-${++this.#probes}` });
     return Promise.race([placeOrder(this.#engine, probe, this.#tell), pause(STORE_ANSWERS_MS, false)]);

@@ -18,7 +18,7 @@ export type Line = { readonly at: number; readonly pid: number; readonly since: 
 /** What was ordered, as far as it can be held against what came of it. */
 export interface Ordered {
   readonly kind: string;
-  /** While the job of another order of this kind and key is not over, it is the answer to this one. */
+  /** While the job of another order of this kind and key has not ended, it is the answer to this one. */
   readonly dedupeKey?: string;
   readonly amount?: number;
   /** How often it fails before it succeeds. */
@@ -28,7 +28,7 @@ export interface Ordered {
 /** What a process says: the instant and the process are added. */
 export type Told = Line extends infer L ? (L extends Line ? Omit<L, "at" | "pid" | "since"> : never) : never;
 
-/** The folder must be there: who starts when the run is over and everything was taken away makes nothing anew. */
+/** The folder must be there: a process that starts after the run has ended and everything was removed creates nothing. */
 export function teller(folder: string): (told: Told) => void {
   const { pid } = process;
   const since = wallTime();
@@ -41,7 +41,7 @@ function wallTime(): number {
   return Math.floor(performance.timeOrigin + performance.now());
 }
 
-/** All lines of all processes, by time. The last line of a killed process may be cut: it was never told. */
+/** All lines of all processes, by time. The last line of a killed process may be cut: it was never reported. */
 export function readHistories(folder: string): Line[] {
   return readdirSync(folder)
     .flatMap((name) => readFileSync(join(folder, name), "utf8").split("\n").flatMap(parsed))

@@ -1,4 +1,4 @@
-// The jobs of the rig. Each handler tells its history what it does, at the instant at which it does it; none looks whether somebody else
+// The jobs of the rig. Each handler tells its history what it does, at the instant at which it does it; none looks whether another process
 // did it before: only the engine may keep it from happening twice.
 import { setTimeout as pause } from "node:timers/promises";
 import { job, type Json, type Run } from "../../../src/index.ts";
@@ -8,7 +8,7 @@ import { teller } from "./history.ts";
 const FOLDER = process.env["OUTLIVE_TORTURE_HISTORY"];
 const SCHEMA = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null;
 
-/** In the rig's own processes only: whoever merely names the kinds keeps no history. */
+/** In the rig's own processes only: a process that merely names the kinds keeps no history. */
 const tell = FOLDER === undefined ? () => {} : teller(FOLDER);
 const ledger = ledgerOf(SCHEMA);
 const retry = { backoff: { base: "20ms", max: "200ms" } } as const;
@@ -105,7 +105,7 @@ hog.handle((_, run) => {
 
 export const JOBS = [transfer, nap, stepped, flaky, block, poison, hog] as const;
 
-/** Kinds that end their worker: they end in quarantine, and nobody else does. */
+/** Kinds that end their worker: they end in quarantine, and no others do. */
 export const GUILTY: ReadonlySet<string> = new Set([poison.name, hog.name]);
 
 /** For the worker process: a write of an attempt that does not own its job any more. */

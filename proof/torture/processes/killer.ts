@@ -1,5 +1,5 @@
 // The killer: one act of violence after the other, drawn by weight, until so many processes were killed; strikes at their surroundings
-// and zombies beside them, as many as belong to so many kills. It waits on facts (who lives, how many are still starting), so a slow machine
+// and zombies next to them, as many as belong to so many kills. It waits on facts (who lives, how many are still starting), so a slow machine
 // makes it slower, not different: each of the three has a chance of its own, and what one is drawn for is the seed's.
 import { readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
@@ -19,7 +19,7 @@ export interface KillerOptions {
   /** How often each fault strikes if no process is to be killed. */
   readonly rounds: number;
   readonly signal: AbortSignal;
-  /** For whoever looks on. */
+  /** For observers. */
   tell(what: string): void;
   /** Into the history of this process. */
   note(told: Told): void;
@@ -33,15 +33,15 @@ interface Act {
 
 /** How long the killer waits for a fact before it goes on without it. */
 const PATIENCE_MS = 10_000;
-/** How long it lies in wait for whoever finds a death. */
+/** How long it lies in wait for the process that finds a death. */
 const RECOVERER_MS = 2_000;
-/** A recovery takes about as long: it is struck before its transaction, inside it, or when it is over. */
+/** A recovery takes about as long: it is struck before its transaction, inside it, or when it has ended. */
 const RECOVERY_MS = 60;
 const LEAST_GAP_MS = 30;
 const MOST_GAP_MS = 200;
 /** How many workers are frozen past their lease and woken, for each one that is killed. */
 const ZOMBIES_PER_KILL = 0.15;
-/** How often it does not wait until every place is filled again, but strikes whoever has not begun yet. With more, a machine does nothing but start programs. */
+/** How often it does not wait until every place is filled again, but strikes a process that has not begun yet. With more, a machine does nothing but start programs. */
 const IMPATIENT = 0.2;
 
 export class Killer {
@@ -77,7 +77,11 @@ export class Killer {
     this.#freezer = new Freezer(engine, fleet, this.#luck, signal, (told) => options.note(told));
     this.#acts = [
       { name: "kill a worker", weight: 50, act: () => this.#killWorker() },
-      { name: "kill a worker, and whoever recovers it", weight: 12, act: () => this.#killWorkerAndRecoverer() },
+      {
+        name: "kill a worker, and the process that recovers it",
+        weight: 12,
+        act: () => this.#killWorkerAndRecoverer(),
+      },
       { name: "kill a producer", weight: 8, act: () => this.#killOne("producer") },
       { name: "kill a supervised worker", weight: 6, act: () => this.#killSupervised() },
       { name: "kill the supervisor", weight: 2, act: () => this.#killOne("supervisor") },
@@ -85,7 +89,7 @@ export class Killer {
     ];
   }
 
-  /** What chance never drew, or could not be done, when the run is over. */
+  /** What chance never drew, or could not be done, when the run has ended. */
   get notRun(): readonly string[] {
     const { undone } = this.faultSchedule;
     const undrawn = [...this.#acts, ...this.#options.faults]
@@ -220,14 +224,14 @@ export class Killer {
     this.#fleet.kills.push({ at, role: "worker", pid, workerId, nobodyLeft: false, recovering: false, missing });
   }
 
-  /** The frozen, too, who are no zombies then. */
+  /** The frozen, too, which are not zombies then. */
   async #killEveryone(): Promise<void> {
     await this.#fact(() => this.#fleet.missing() === 0);
     const count = this.#fleet.kill(this.#fleet.places(), { nobodyLeft: true });
     this.#options.tell(`killed all ${count} processes at the same moment`);
   }
 
-  /** Beside the other acts, so that there are as many zombies as there should be, however slow the machine is. */
+  /** In addition to the other acts, so that there are as many zombies as there should be, however slow the machine is. */
   #freezeIfDue(): void {
     const due = this.#freezer.zombies + this.#freezer.frozen < this.kills * ZOMBIES_PER_KILL + 1;
     if (!due || !this.#freezer.hasRoom || !this.faultSchedule.storeIsWell) return;
@@ -236,7 +240,7 @@ export class Killer {
   }
 
   /**
-   * Nobody while less than a third of the workers would be left alive, or a slow machine would never get any work done. While somebody
+   * None while less than a third of the workers would be left alive, or a slow machine would never get any work done. While a process
    * is frozen, not the eldest either: it is the witness, who has to watch for a whole lease.
    */
   #targets(): readonly Place[] {
@@ -247,7 +251,7 @@ export class Killer {
     return live.filter((place) => place !== witness);
   }
 
-  /** At work, and nobody's victim yet. */
+  /** At work, and not chosen as a victim yet. */
   #live(): readonly Place[] {
     return this.#workers().filter((place) => place.state === "live" && !this.#isHeld(place));
   }

@@ -1,4 +1,4 @@
-// One run in this process, whose signals and end it takes over. Whatever happens, it ends by itself, leaves no process behind, and says
+// One run in this process, whose signals and end it takes over. Whatever happens, it ends on its own, leaves no process behind, and says
 // with its exit code whether every promise held: 0 yes, 1 no. If one did not, what is left is kept, and the run can be made again.
 import { cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { jsonLine, text } from "./outcome.ts";

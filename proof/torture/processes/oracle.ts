@@ -66,7 +66,7 @@ function promised(lines: readonly Line[]): string[] {
 }
 
 /**
- * An order may be answered with another job only if that one was ordered under the same kind and dedupe key, and was not over when this
+ * An order may be answered with another job only if that one was ordered under the same kind and dedupe key, and had not ended when this
  * one was asked for.
  */
 function swallowed(lines: readonly Line[]): string[] {
@@ -82,7 +82,7 @@ function swallowed(lines: readonly Line[]): string[] {
     if (order?.dedupeKey === undefined || order.kind !== other?.kind || order.dedupeKey !== other.dedupeKey)
       return [`${answer}, which was not ordered under the same kind and dedupe key`];
     return (over.get(line.got) ?? Infinity) < askedAt.get(line.id)!
-      ? [`${answer}, which was over before it was asked for`]
+      ? [`${answer}, which had ended before it was asked for`]
       : [];
   });
 }
@@ -125,7 +125,7 @@ export function wrongLedger(
   ];
 }
 
-/** Nothing that nobody has ordered, and what was ordered as it was ordered. */
+/** Nothing that was not ordered, and what was ordered as it was ordered. */
 function orders(
   lines: readonly Line[],
   jobs: ReadonlyMap<string, JobInfo>,
@@ -137,7 +137,7 @@ function orders(
     entries.filter(({ amount }) => asked.has(id) && amount !== asked.get(id)!.amount).map(({ amount }) => [id, amount]),
   );
   return [
-    ...phantoms.map((id) => `job ${id} is in the store and nobody asked for it`),
+    ...phantoms.map((id) => `job ${id} is in the store and was never ordered`),
     ...others.map(
       ([id, amount]) => `job ${id} was to transfer ${asked.get(`${id}`)!.amount} and its row has ${amount}`,
     ),
@@ -164,11 +164,11 @@ function unfounded(lines: readonly Line[], jobs: readonly JobInfo[]): string[] {
     });
 }
 
-/** Whoever was told that it had committed is the one whose row is there. */
+/** An attempt whose commit resolved is the one whose row is there. */
 function ends(lines: readonly Line[], rows: ReadonlyMap<string, readonly { readonly fence: string }[]>): string[] {
   return lines.flatMap((line) =>
     line.what === "committed" && !rows.get(line.id)?.some(({ fence }) => fence === line.fence)
-      ? [`attempt ${line.fence} of job ${line.id} was told that it had committed, and its row is not there`]
+      ? [`attempt ${line.fence} of job ${line.id} had its commit resolved, and its row is not there`]
       : [],
   );
 }

@@ -23,7 +23,7 @@ export function orderOf(contract: object, input: unknown, options: Order["option
   return { contract: contract as JobContract<never, unknown>, input, options };
 }
 
-/** False: it was refused, or nobody knows. The same order may be placed again: its id adds nothing. */
+/** False: it was refused, or that is not known. The same order may be placed again: its id adds nothing. */
 export async function placeOrder(
   shop: Shop,
   { contract, input, options }: Order,

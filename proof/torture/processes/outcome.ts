@@ -58,7 +58,7 @@ export function text(outcome: Outcome): string {
     `         from the kill to its proof ${range(outcome.detectMs)}`,
     `         from the kill to the last job running again ${range(outcome.resumeMs)}, of ${outcome.timed} kills`,
     `         the same while the store was broken on purpose ${timedRange(outcome.resumeMsDuringFaults)}`,
-    `         the same when somebody who recovered was killed in that time ${timedRange(outcome.resumeMsRecovererKilled)}`,
+    `         the same when a process that recovered was killed in that time ${timedRange(outcome.resumeMsRecovererKilled)}`,
     `         the same when everybody was killed, with the start of a process ${timedRange(outcome.resumeMsNobodyLeft)}`,
     `         the same of all these together ${timedRange(outcome.resumeMsOfAll)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),

@@ -1,6 +1,6 @@
 // How fast what was killed came back: from each SIGKILL to the proof of the death, and to the last of its jobs running again. The instant
 // of the kill is the parent's own, the others are the incident's; one machine, one wall clock. Kills that the engine could not
-// answer at once are told apart, never left out: the store was broken on purpose, or nobody was left alive to see it.
+// answer at once are told apart, never left out: the store was broken on purpose, or no process was left alive to see it.
 import type { Engine, IncidentSummary, RecoveryReport } from "../../../src/index.ts";
 import type { Kill } from "./fleet.ts";
 
@@ -24,7 +24,7 @@ export interface Timing {
   readonly timed: number;
   /** Between the kill and the last of its jobs, a strike or its aftermath. */
   readonly resumeMsDuringFaults: Timed;
-  /** Somebody who recovered, it or another, was killed in that time: if it was its own recoverer, another one had to find both. */
+  /** A process that recovered, it or another, was killed in that time: if it was its own recoverer, another one had to find both. */
   readonly resumeMsRecovererKilled: Timed;
   /** Killed with everybody else: the start of a process, and the store's check of itself, are in it. */
   readonly resumeMsNobodyLeft: Timed;
@@ -46,7 +46,7 @@ interface Comeback {
 
 const MOST_TOLD = 5;
 
-/** Read when everything has ended and nobody works any more. `strikesDuring`: what was broken on purpose in that time. */
+/** Read when everything has ended and no process works any more. `strikesDuring`: what was broken on purpose in that time. */
 export async function timingOf(
   engine: Engine,
   kills: readonly Kill[],
@@ -115,7 +115,7 @@ async function unnoticed(
   killOf: ReadonlyMap<string, Kill>,
 ): Promise<string[]> {
   const found = new Set(incidents.map(({ worker }) => worker));
-  // Whoever had stopped in peace before it was killed has no incident.
+  // A process that had stopped in peace before it was killed has no incident.
   const rows = await engine.workers({ which: "all" });
   const stopped = new Set(rows.filter(({ state }) => state === "stopped").map(({ id }) => id));
   return [...killOf.keys()]

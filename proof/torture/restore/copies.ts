@@ -1,4 +1,4 @@
-// Copies of a store, made and put in its place while workers use it, as an operator does who forgot to stop them. Nobody tells the engine.
+// Copies of a store, made and put in its place while workers use it, as an operator does who forgot to stop them. The engine is not notified.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, linkSync, renameSync, rmSync } from "node:fs";
@@ -13,12 +13,12 @@ export interface Copies {
   putBack(): Promise<void>;
 }
 
-/** How long others may wait for the copy to be made, and for a moment in which nobody writes. */
+/** How long others may wait for the copy to be made, and for a moment in which no process writes. */
 const BUSY_MS = 10_000;
 /** A restore that waits for workers that wait for it is ended by the server: then it is tried again. */
 const TRIES = 10;
 
-/** The old file is moved aside with its log, and whoever has it open goes on with it. */
+/** The old file is moved aside with its log, and a process that has it open goes on with it. */
 export function copiesOfFile(file: string, folder: string): Copies {
   const copy = join(folder, "copy.db");
   let replaced = 0;

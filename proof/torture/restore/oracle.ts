@@ -74,7 +74,7 @@ export async function judgeRestores(
   };
 }
 
-/** Whoever began after a restore works under an epoch above all that were issued before it. */
+/** A process that began after a restore works under an epoch above all that were issued before it. */
 function repeatedEpochs(lines: readonly Line[], { restoredAt }: Restore): string[] {
   const starts = lines.flatMap((line) => (line.what === "start" ? [{ ...line, epoch: epochOf(line.fence) }] : []));
   const issued = starts.filter(({ at }) => at < restoredAt).reduce((top, { epoch }) => Math.max(top, epoch), -Infinity);

@@ -20,7 +20,7 @@ export const STORES: Readonly<Record<string, (folder: string) => Promise<Replace
   postgres: onServer,
 };
 
-/** Whoever has the old file open writes into it until it looks at the name again. */
+/** A process that has the old file open writes into it until it looks at the name again. */
 async function onFile(folder: string): Promise<ReplaceableStore> {
   const file = join(folder, "torture.db");
   return {

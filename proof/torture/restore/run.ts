@@ -28,7 +28,7 @@ export interface RestoreOutcome extends RestoreJudgement {
   readonly restores: number;
   /** Workers that lived when the store was replaced, and were left to notice it. */
   readonly oldWorkers: number;
-  /** Those that ended by themselves, with an error that says why. */
+  /** Those that ended on their own, with an error that says why. */
   readonly stoppedLoudly: number;
 }
 
@@ -40,7 +40,7 @@ const LIVE_WITHIN_MS = 30_000;
 const ENDED_WITHIN_MS = 120_000;
 const LEAVE_MS = 20_000;
 const CHECK_EVERY_MS = 60;
-/** More naps than there is room for: some are queued in the copy, taken after it was made, and still run when it is put back. */
+/** More naps than there is room for: some are queued in the copy, taken after it was made, and still run when it is restored. */
 const NAPS_PER_SLOT = 2;
 const NAP_MS = 1_500;
 
@@ -62,7 +62,7 @@ export async function runRestores(where: ReplaceableStore, options: RestoreOptio
     cache: join(folder, "compiled"),
     cli: "",
     heard: () => {},
-    // Whoever is in the middle of its start when the store is replaced says so, and ends.
+    // A process that is in the middle of its start when the store is replaced says so, and ends.
     storeIsWell: () => !isRestoring,
   });
   atEnd(() => fleet.destroy());
@@ -167,7 +167,7 @@ async function enqueueNaps(
   }
 }
 
-/** Each time anew: an engine from before a restore is one more that has to stop. */
+/** A new one each time: an engine from before a restore is one more that has to stop. */
 async function withEngine<T>(where: ReplaceableStore, work: (engine: Engine) => Promise<T>): Promise<T> {
   await using engine = await open(where.url, {
     ...storeOptions(where.schema),

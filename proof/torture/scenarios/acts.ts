@@ -69,7 +69,7 @@ export const ACTS = {
     await engine.close();
   },
 
-  /** Retention, by the connection of maintenance, beside a worker that goes on. */
+  /** Retention, by the connection of maintenance, next to a worker that goes on. */
   async purge(stage) {
     const before = await stage.open();
     const ids = [
@@ -116,7 +116,7 @@ export const ACTS = {
   },
 
   /**
-   * Inputs so large that SQLite checkpoints by itself (1,000 pages) and starts the WAL anew. Most of those pages another process has
+   * Inputs so large that SQLite checkpoints on its own (1,000 pages) and restarts the WAL. Most of those pages another process has
    * written, for this one is killed at each of its own calls.
    */
   async large(stage) {
@@ -163,7 +163,7 @@ export const ACTS = {
     await engine.close();
   },
 
-  /** The other process of `fleet`, until it is told to stop or its parent is dead. */
+  /** The other process of `fleet`, until a message stops it or its parent is dead. */
   async serve(stage) {
     const over = Promise.race([once(process, "message"), once(process, "disconnect")]);
     const engine = await stage.open();
@@ -178,7 +178,7 @@ export const ACTS = {
 
 export type ActName = keyof typeof ACTS;
 
-/** Another process on the same stage. It has our standard error, so that whoever waits for the end of that waits for both. */
+/** Another process on the same stage. It has our standard error, so that waiting for the end of that waits for both. */
 function beside(act: ActName, { path, durability }: Stage): ChildProcess {
   const program = fileURLToPath(new URL("program.ts", import.meta.url));
   return fork(program, [dirname(path), act, durability], { stdio: "inherit" });

@@ -1,4 +1,4 @@
-// The kinds of the recorded programs. The same handlers finish the work in the check of a state, where nobody listens and nobody
+// The kinds of the recorded programs. The same handlers finish the work in the check of a state, where nothing listens and nothing
 // dies: both are parameters.
 import { job, type Run } from "../../../src/index.ts";
 import { sqlite } from "../../../src/sqlite.ts";

@@ -1,4 +1,4 @@
-// One recorded process: plays one act in the folder that it is told, and ends.
+// One recorded process: plays one act in the given folder, and ends.
 // Arguments: the folder, the act, the durability.
 import { join } from "node:path";
 import { ACTS, type ActName } from "./acts.ts";

@@ -31,7 +31,7 @@ export function sayInto(folder: string): Say {
   return (word) => void writeSync(fd, `${JSON.stringify(word)}\n`);
 }
 
-/** What was said before, put where `sayInto` goes on. */
+/** Earlier lines, put where `sayInto` goes on. */
 export function writeWords(folder: string, words: readonly Word[]): void {
   writeFileSync(join(folder, WORDS_FILE), words.map((word) => `${JSON.stringify(word)}\n`).join(""));
 }

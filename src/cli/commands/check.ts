@@ -189,7 +189,7 @@ export const backupCommand: Register = (program, run) => {
         terminal.answer(done, () =>
           [
             `${done.file}: ${thousands(done.bytes)} bytes in ${humanMs(done.tookMs)}, checked.`,
-            "To put it back: stop all workers, move the old file with its -wal and -shm away, put this one in its place, then: outlive recover --restored",
+            "To restore it: stop all workers, move the old file with its -wal and -shm away, put this one in its place, then: outlive recover --restored",
           ].join("\n"),
         );
       }),

@@ -6,7 +6,7 @@ import { throttleSettings } from "../../job/limits.ts";
 import { shellWord } from "../../job/text.ts";
 import { humanMs } from "../../job/time.ts";
 import { awaitedAt } from "../../job/waits.ts";
-import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs } from "../lookup.ts";
+import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs, wholeId } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { type Cell, grid, type Ink, type Pen, watch, type Column, jsonText, type Terminal } from "../terminal.ts";
 import { ago, count, oneLine, printable, stamp, timeOfDay } from "../words.ts";
@@ -17,14 +17,14 @@ import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context
 export const jobCommand: Register = (program, run) => {
   program
     .command("job")
-    .argument("<id>", "the job's id")
+    .argument("<id>", "the job's id, or how it begins")
     .description("the whole story of one job: attempts, owners, steps, errors, incidents, log")
     .option("--full", "nothing shortened: input, result, stack and every entry")
     .action(
       run(async ({ terminal, attach }, command) => {
-        const id = command.args[0]!;
         const { full = false } = command.opts<{ full?: boolean }>();
         const engine = await attach();
+        const id = await wholeId(engine, command.args[0]!);
         const job = await engine.get(id);
         if (!job) throw noSuchJob(id);
         const batch = (await batchOfJob(engine, id, job.kind))?.id ?? null;
@@ -75,8 +75,8 @@ export const whyCommand: Register = (program, run) => {
     .description("why a job is not running, or why a batch has not ended, and what to do next")
     .action(
       run(async ({ terminal, attach }, command) => {
-        const id = command.args[0]!;
         const engine = await attach();
+        const id = await wholeId(engine, command.args[0]!);
         const explanation = await engine.why(id);
         if (!explanation) {
           const batch = await explainBatch(engine, id);
@@ -140,7 +140,9 @@ function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, 
     ...(job.priority === 0 ? [] : [["priority", String(job.priority)] as const]),
     ...(job.dedupeKey === null ? [] : [["dedupe key", printable(job.dedupeKey)] as const]),
     ...(job.batch === null ? [] : [["block of", `batch ${job.batch} (outlive batch ${job.batch})`] as const]),
-    ...(job.parent === null ? [] : [["parent", printable(job.parent)] as const]),
+    ...(job.parent === null
+      ? []
+      : [["parent", `${printable(job.parent)} (outlive job ${shellWord(job.parent)})`] as const]),
     ...(job.waitsAt === null ? [] : [["waiting", waitingText(job, job.waitsAt, now).replace(/^waits /, "")] as const]),
     ...(job.keys.length === 0 ? [] : [["limits", keysText(job)] as const]),
     ...(job.heldBy === null ? [] : [["held by", heldText(job.heldBy)] as const]),
@@ -150,7 +152,7 @@ function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, 
     ...(job.error
       ? [
           [
-            "error",
+            "last error",
             error ? printable(error) : oneLine(`${job.error.name}: ${job.error.message}`, full ? undefined : SHORT),
           ] as const,
         ]

@@ -1,16 +1,14 @@
-// `outlive recover`: one pass of recovery by hand, or what it would do. `outlive incidents` and `outlive incident ID`: deaths, and what was
-// done about each.
+// `outlive recover`: one pass of recovery by hand, or what it would do. `outlive recovery`: how the latest one went.
 import type { Report } from "../../client.ts";
 import type { Engine } from "../../engine/engine.ts";
 import type { RecoverOptions } from "../../engine/operator.ts";
 import { humanMs } from "../../job/time.ts";
-import type { IncidentSummary, RecoveryReport } from "../../recovery/incident.ts";
+import type { RecoveryReport } from "../../recovery/incident.ts";
 import type { HowLost } from "../../stores/liveness.ts";
-import { wholeNumber } from "../context.ts";
-import { progress, grid, type Pen } from "../terminal.ts";
+import { progress } from "../terminal.ts";
 import { allPages, type Deaths, knownWorker, noSuchIncident } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { ago, count, oneLine, stamp, thousands } from "../words.ts";
+import { count, oneLine, stamp } from "../words.ts";
 
 /** `recover --dry-run --json` is a list of these. */
 export interface Unrecovered {
@@ -31,7 +29,7 @@ export const recoverCommand: Register = (program, run) => {
     .command("recover")
     .description("take the work of dead workers back, now")
     .option("--dry-run", "only say whose work would be taken back; change nothing")
-    .option("--restored", "after a backup was put back: all that its rows call running goes back at once")
+    .option("--restored", "after a backup was restored: all that its rows call running is queued again at once")
     .option("--wait", "watch silent workers for their lease, so that they can be judged, too")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -47,7 +45,7 @@ export const recoverCommand: Register = (program, run) => {
         const report = await recoverWithProgress(engine, onJobs, { restored: flags.restored === true });
         const silent = await silentText(engine);
         terminal.answer({ report: withoutText(report) }, () =>
-          (report?.text ?? `Nobody is dead; nothing was recovered.\n${silent}`).trimEnd(),
+          (report?.text ?? `No worker is dead; nothing was recovered.\n${silent}`).trimEnd(),
         );
       }),
     );
@@ -98,7 +96,7 @@ export async function unrecovered(engine: Engine): Promise<readonly Unrecovered[
 const MAX_LISTED = 20;
 
 export function unrecoveredText(all: readonly Unrecovered[]): string {
-  if (all.length === 0) return "Nobody is dead; nothing would be recovered.";
+  if (all.length === 0) return "No worker is dead; nothing would be recovered.";
   const lines = all.flatMap(({ worker, pid, how, evidence, heartbeatAgeMs, jobs }) => [
     `${worker} (pid ${pid}) is ${how}; last heartbeat ${humanMs(heartbeatAgeMs)} ago${evidence === null ? "" : `; ${oneLine(evidence, 200)}`}; holds ${count(jobs.length, "job")}`,
     ...jobs.slice(0, MAX_LISTED).map(({ id, kind, attempt }) => `  - ${id} (${kind}, attempt ${attempt})`),
@@ -136,68 +134,6 @@ async function silentText(engine: Engine): Promise<string> {
   const silent = await silentOnes(engine, []);
   if (silent.length === 0) return "";
   return `${count(silent.length, "worker is", "workers are")} silent but not proved dead (${silent.map(({ id }) => id).join(", ")}): outlive recover --wait`;
-}
-
-export const incidentsCommand: Register = (program, run) => {
-  program
-    .command("incidents")
-    .description("deaths and what was done about them, newest first")
-    .option("--limit <number>", "most incidents on the page, 1 to 1000", wholeNumber(1, 1_000), 20)
-    .option("--after <id>", "`next` of the page before")
-    .action(
-      run(async ({ terminal, attach }, command) => {
-        const { limit, after } = command.opts<{ limit: number; after?: string }>();
-        const found = await (await attach()).incidents({ limit: limit + 1, ...(after !== undefined && { after }) });
-        const incidents = found.slice(0, limit);
-        const next = found.length > limit ? incidents.at(-1)!.id : null;
-        terminal.answer({ incidents, next }, () =>
-          incidents.length === 0
-            ? "No worker has died."
-            : [
-                ...incidentLines(incidents, terminal, Date.now()),
-                ...(next === null
-                  ? []
-                  : ["", terminal.style("dim", `There are more: outlive incidents --after ${next}`)]),
-              ].join("\n"),
-        );
-      }),
-    );
-  program
-    .command("incident")
-    .argument("<id>", "the incident's id")
-    .description("the report of one death: who, how, what it held, what became of each job")
-    .action(
-      run(async ({ terminal, attach }, command) => {
-        const id = command.args[0]!;
-        const report = await (await attach()).report(id);
-        if (!report) throw noSuchIncident(id);
-        terminal.answer(withoutText(report), () => report.text);
-      }),
-    );
-};
-
-export function incidentLines(incidents: readonly IncidentSummary[], pen: Pen, now: number): string[] {
-  return grid(
-    pen,
-    [
-      { title: "INCIDENT" },
-      { title: "DETECTED" },
-      { title: "", align: "right" },
-      { title: "WORKER", shrinkTo: 12 },
-      { title: "HOW" },
-      { title: "JOBS", align: "right" },
-      { title: "RECOVERED", align: "right" },
-    ],
-    incidents.map(({ id, worker, how, detectedAt, completedAt, jobCount }) => [
-      id,
-      stamp(detectedAt),
-      ago(now - detectedAt),
-      worker,
-      how,
-      thousands(jobCount),
-      completedAt === null ? { text: "not finished", ink: "yellow" } : `in ${humanMs(completedAt - detectedAt)}`,
-    ]),
-  );
 }
 
 // `outlive recovery status` and `outlive recovery report`: other spellings, for looking at the latest recovery alone.

@@ -2,7 +2,7 @@
 import { humanMs } from "../../job/time.ts";
 import { type KindStatus, survey, type Survey, type Status, statusOf } from "../advice.ts";
 import { duration } from "../context.ts";
-import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen } from "../terminal.ts";
+import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen, wrap } from "../terminal.ts";
 import { type Known, knownWorker, type KnownWorker } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { ago, bytes, count, cut, oneLine, stamp, thousands } from "../words.ts";
@@ -152,26 +152,29 @@ function storeLine({ store }: Status, pen: Pen): string {
 }
 
 const KIND_COLUMNS: readonly Column[] = [
-  { title: "KIND", shrinkTo: 12 },
+  { title: "KIND", shrinkTo: 8 },
   { title: "READY", align: "right" },
   { title: "OLDEST", align: "right" },
   { title: "DELAYED", align: "right" },
   { title: "HELD", align: "right" },
   { title: "RUNNING", align: "right" },
   { title: "DONE/S", align: "right" },
+  { title: "DONE", align: "right" },
+  { title: "FAILING", align: "right" },
   { title: "DEAD", align: "right" },
   { title: "QUARANT.", align: "right" },
 ];
 
-/** The rate is omitted from a single survey, and the held jobs if no limit holds any. */
+/** The rate is omitted from a single survey; the held and the failing jobs if there are none. */
 function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
   if (kinds.length === 0)
     return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];
   const rated = kinds.some(({ perSecond }) => perSecond !== null);
   const held = kinds.some((kind) => kind.held > 0);
+  const failing = kinds.some((kind) => kind.failing !== null);
   const kept = (_: unknown, i: number): boolean => {
     const { title } = KIND_COLUMNS[i]!;
-    return (rated || title !== "DONE/S") && (held || title !== "HELD");
+    return (rated || title !== "DONE/S") && (held || title !== "HELD") && (failing || title !== "FAILING");
   };
   const shown = most(kinds, room, busyness);
   const rows = shown.map((kind): Cell[] => [
@@ -182,6 +185,8 @@ function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
     amount(kind.held),
     amount(kind.running, "green"),
     kind.perSecond === null || kind.perSecond === 0 ? faint("-") : perSecond(kind.perSecond),
+    amount(kind.succeeded),
+    amount(kind.failing?.jobs ?? 0, "yellow"),
     amount(kind.dead, "yellow"),
     amount(kind.quarantined, "red"),
   ]);
@@ -286,8 +291,8 @@ function adviceLines({ advice }: Status, pen: Pen, room: number): string[] {
   for (const [i, { needsPerson, text, next }] of advice.entries()) {
     const mark = needsPerson ? pen.style("red", "!") : pen.style("yellow", "-");
     const item = [
-      ...wrap(oneLine(text), width).map((line, n) => `${n === 0 ? mark : " "} ${line}`),
-      ...wrap(oneLine(next), width).map((line) => `  ${pen.style("cyan", line)}`),
+      ...wrap(oneLine(text), width).map((line, n) => `${n === 0 ? mark : " "} ${cut(line, width)}`),
+      ...wrap(oneLine(next), width).map((line) => `  ${pen.style("cyan", cut(line, width))}`),
     ];
     const last = i === advice.length - 1;
     if (i > 0 && lines.length + item.length + (last ? 0 : 1) > room)
@@ -295,19 +300,6 @@ function adviceLines({ advice }: Status, pen: Pen, room: number): string[] {
     lines.push(...item);
   }
   return lines;
-}
-
-/** Broken at spaces, so that a command is cut nowhere. */
-function wrap(text: string, width: number): string[] {
-  const lines: string[] = [];
-  let line = "";
-  for (const word of text.split(" ")) {
-    if (line !== "" && line.length + 1 + word.length > width) {
-      lines.push(line);
-      line = word;
-    } else line = line === "" ? word : `${line} ${word}`;
-  }
-  return [...lines, line].map((one) => cut(one, width));
 }
 
 /** The `room` most important ones, in their own order. */

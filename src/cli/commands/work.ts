@@ -93,6 +93,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     watch: flags.watch === true,
   };
   const { times } = engineSettings(config.engine, storeAt(config.store).name);
+  greet(log, config, { processes, order, times });
   const early: EngineEvent[] = [];
   let opening = true;
   const onEvent = (event: EngineEvent): void => void (opening && early.push(event));
@@ -116,7 +117,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
         unready: () => supervisor.unready(),
         metrics: () => (metrics ? metrics.text(supervisor.children) : Promise.reject(unmeasured!)),
       }));
-    greet(log, config, { processes, order, times, server });
+    if (server) greetServer(log, server);
     if (unmeasured) log.warn(`/metrics fails: ${unmeasured.message}`, { code: unmeasured.code });
     try {
       return await supervisor.run();
@@ -140,7 +141,7 @@ async function whyUnmeasured(): Promise<OutliveError | null> {
   }
 }
 
-/** The first lines of the log. They name the store and where its address came from: web processes must use the same one. */
+/** The first line of the log. It names the store and where its address came from: web processes must use the same one. */
 function greet(
   log: Logger,
   config: LoadedConfig,
@@ -148,12 +149,10 @@ function greet(
     processes,
     order,
     times,
-    server,
   }: {
     readonly processes: number;
     readonly order: Omit<WorkOrder, "place">;
     readonly times: LivenessTimes;
-    readonly server: { readonly address: string; readonly isLoopback: boolean } | null;
   },
 ): void {
   const store = shownAddress(config.store);
@@ -167,9 +166,10 @@ function greet(
     pid: process.pid,
     processes,
     leaseMs: times.leaseMs,
-    http: server?.address ?? null,
   });
-  if (!server) return;
+}
+
+function greetServer(log: Logger, server: { readonly address: string; readonly isLoopback: boolean }): void {
   const reach = server.isLoopback ? "" : "; other machines can reach it";
   log.info(`http://${server.address} serves /live, /ready and /metrics${reach}`, { http: server.address });
 }

@@ -83,8 +83,8 @@ function handler({ unready, metrics }: Endpoints): RequestListener {
 
 export class FleetMetrics {
   readonly #own = new (promClient().Registry)();
-  /** One sum, however many have died and whether or not anything scrapes. */
-  #ofTheDead: Promise<MetricsSnapshot> = lasting([]);
+  /** One sum, however many have ended and whether or not anything scrapes. */
+  #ofEnded: Promise<MetricsSnapshot> = lasting([]);
 
   /** `early`: events emitted during the supervisor's own open. */
   constructor(engine: Engine, early: readonly EngineEvent[]) {
@@ -92,16 +92,16 @@ export class FleetMetrics {
   }
 
   /** Its last snapshot stays in the sums. What can't be added is omitted. */
-  bury({ latest }: Child): void {
-    if (latest) this.#ofTheDead = this.#ofTheDead.then((sum) => lasting([sum, latest]).catch(() => sum));
+  addEnded({ latest }: Child): void {
+    if (latest) this.#ofEnded = this.#ofEnded.then((sum) => lasting([sum, latest]).catch(() => sum));
   }
 
   async text(children: readonly Child[]): Promise<string> {
-    const [own, buried, ...living] = await Promise.all([
+    const [own, ended, ...living] = await Promise.all([
       this.#own.getMetricsAsJSON(),
-      this.#ofTheDead,
+      this.#ofEnded,
       ...children.map((child) => child.metrics()),
     ]);
-    return aggregatedText([own, buried, ...living.filter((snapshot) => snapshot !== null)]);
+    return aggregatedText([own, ended, ...living.filter((snapshot) => snapshot !== null)]);
   }
 }

@@ -7,6 +7,7 @@ import { pathToFileURL } from "node:url";
 import { isBatch } from "../../engine/batch.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { userFrames } from "../../telemetry/log.ts";
 import type { JobGlobs } from "./child.ts";
 
 /** Declarations, and tests that sit next to what they test: loading a test would run it in a worker. */
@@ -80,12 +81,18 @@ async function load(file: string): Promise<object> {
   } catch (thrown) {
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `${file} can't be loaded: ${thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown)}`,
+      `${file} can't be loaded: ${thrown instanceof Error ? `${thrown.name}: ${thrown.message}${placeOf(thrown)}` : String(thrown)}`,
       "Correct the module, or narrow the pattern. Modules that Node can't run itself need --import, for example --import tsx.",
       { file },
       { cause: thrown },
     );
   }
+}
+
+/** Where in the user's code an error came from. A module that can't be parsed has its place in the first line of the stack. */
+function placeOf({ stack = "" }: Error): string {
+  const place = userFrames(stack)[0] ?? /^(?:file:\/\/)?\/\S+:\d+$/m.exec(stack)?.[0];
+  return place === undefined ? "" : ` (${place.replace(/^at /, "at ").replaceAll("file://", "")})`;
 }
 
 function contractsOf(module: object): AnyContract[] {

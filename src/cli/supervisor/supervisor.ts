@@ -92,7 +92,7 @@ export class Supervisor {
       const child = this.#start(place);
       const exit = await child.exited;
       this.#children.delete(child);
-      this.#options.metrics?.bury(child);
+      this.#options.metrics?.addEnded(child);
       if (child.drained) {
         this.#log.info(`worker ${place} (pid ${child.pid}) has drained and left`, { place, pid: child.pid });
         continue;
@@ -129,14 +129,14 @@ export class Supervisor {
       this.#log.error(`worker ${place} (pid ${pid}) ${what}: ${failed.message}`, { place, pid });
     } else this.#log.warn(`worker ${place} (pid ${pid}) died after ${seconds(exit.upMs)}: ${how}`, { place, pid, how });
     try {
-      await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#bury(child, how, exit.endedMono));
+      await within(LAST_RECOVERY_MS, this.#stopping.signal, this.#recoverDead(child, how, exit.endedMono));
     } catch (thrown) {
       this.#log.warn(`the death of worker ${place} could not be recovered yet: ${message(thrown)}`, { place, pid });
     }
   }
 
   /** Recorded on its newest worker that is in the store. A registration may have failed, or the death cut it short. */
-  async #bury({ workers }: Child, how: string, endedMono: number): Promise<void> {
+  async #recoverDead({ workers }: Child, how: string, endedMono: number): Promise<void> {
     for (const worker of workers.toReversed()) {
       const what = `${how} (${describeProcess(worker)})`;
       if (await this.#engine.operator.noteDeath(worker.worker, what, { agoMs: performance.now() - endedMono })) break;

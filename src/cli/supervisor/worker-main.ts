@@ -9,6 +9,7 @@ import type { EngineOptions } from "../../engine/options.ts";
 import type { WorkerHandle } from "../../engine/work.ts";
 import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../job/errors.ts";
 import type { EngineEvent } from "../../job/events.ts";
+import { nearest } from "../../job/text.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { exitCodeOf } from "../terminal.ts";
@@ -49,6 +50,7 @@ class WorkerProcess {
     process.title = `outlive worker ${order.place}`;
     if (order.watch) tellLoadedFiles();
     const jobs = await loadJobs(order.globs);
+    assertKnown(order.only ?? [], jobs);
     if (this.#graceMs !== undefined) return this.#leave();
     const write = order.log === "json" ? jsonWriter : prettyWriter;
     const logger = write({ who: { place: order.place }, colours: order.colours });
@@ -91,6 +93,20 @@ class WorkerProcess {
     const isFinal = whyStoreReplaced(thrown) !== null;
     say({ outlive: "failed", message, exitCode, isFinal }, () => exit(exitCode));
   }
+}
+
+/** A misspelt `--only` would leave the kind that was meant without a worker. */
+function assertKnown(only: readonly string[], jobs: readonly { readonly name: string }[]): void {
+  const names = jobs.map(({ name }) => name);
+  const unknown = only.find((name) => !names.includes(name));
+  if (unknown === undefined) return;
+  const near = nearest(unknown, names);
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `--only names ${JSON.stringify(unknown)}, and no module exports a job of that name.`,
+    near === null ? `There are: ${names.join(", ")}.` : `Did you mean ${near}?`,
+    { only, names },
+  );
 }
 
 /** The blob store that the configuration file makes. */

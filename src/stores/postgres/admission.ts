@@ -243,7 +243,7 @@ interface RingColumns {
 const HELD_COLUMNS = `e.job, e.rank, e.key1, e.key2, e.key3, e.keys, e.place = 4 AS keeps_place, e.fair, e.gate,
   CASE WHEN e.fair IS NOT NULL THEN coalesce((SELECT o.weight FROM outlive.keys o WHERE o.id = e.fair), 1) END AS weight`;
 
-/** The first jobs of these keys at one door, of each as many as is said. */
+/** The first jobs of these keys at one door, of each as many as requested. */
 const TURNS = `SELECT $1::bigint AS door, r.id AS ring, h.* FROM unnest($2::bigint[], $3::int[]) AS r (id, most) CROSS JOIN LATERAL (
     SELECT ${HELD_COLUMNS}
     FROM (SELECT w.* FROM outlive.extras w WHERE w.door = $1 AND w.ring = r.id ORDER BY w.rank DESC, w.job LIMIT ${HELD_PER_KEY}) e

@@ -16,7 +16,7 @@ const MINE = `seq = $1 AND state + 0 = 1 AND fence = $2 AND epoch = $3 AND worke
 const OWNED = `owned AS MATERIALIZED (SELECT seq, id FROM outlive.jobs WHERE ${MINE} FOR NO KEY UPDATE)`;
 const ANSWER = "SELECT EXISTS (SELECT 1 FROM owned) AS owned";
 
-// A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
+// A repeated write of the same step (its answer was lost) keeps the first result, and does not count as progress.
 const STEP = `WITH ${OWNED},
   added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
     SELECT seq, $6, $7, outlive.now_ms(), $2, ${checksumSql("$7", stepOwnerSql("id", "$6"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),

@@ -26,7 +26,8 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
   return {
     ...batchReads(connection),
     open: (draft) => connection.transaction((tx) => openBatch(tx, kinds, draft)),
-    append: (batch, round, blocks) => connection.transaction((tx) => append(tx, kinds, batch, round, blocks)),
+    append: (batch, round, blocks, asNext = false) =>
+      connection.transaction((tx) => append(tx, kinds, batch, round, blocks, asNext)),
     async seal(batch, round) {
       const [sealed] = await connection.rows(SEAL, [batch, round]);
       return sealed ? "sealed" : stateOf(connection, batch);
@@ -86,9 +87,11 @@ interface PlainBatch {
   readonly state: number;
   readonly round: number;
   readonly held: boolean;
+  readonly blocks: number;
+  readonly rows: number;
 }
 
-const LOCK = "SELECT seq, state, round, held FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+const LOCK = "SELECT seq, state, round, held, blocks, rows FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
 
 /** One submitter of a batch at a time. Who ends rows of it does not wait for that. */
 async function append(
@@ -97,10 +100,12 @@ async function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
 ): Promise<AppendAnswer> {
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   // After the lock: what another submitter added before is there.
   const there = await session.rows<{ number: number }>(
     "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",
@@ -203,7 +208,7 @@ interface UnfinishedBlock {
 }
 
 /**
- * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through once more: a user's
+ * Goes through the blocks of one batch. A block whose job another transaction holds is skipped, and the blocks are gone through again: a user's
  * transaction may hold it for minutes. None is added to a batch that is not open, so none is missed.
  */
 async function tend(session: Session, limit: number): Promise<boolean> {
@@ -270,7 +275,7 @@ const ENDED_THEN =
 const PACED = `o.pace_to_at IS NULL THEN o.created_at WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_at ELSE o.pace_from_at`;
 const PACED_ROWS = `o.pace_to_at IS NULL THEN 0 WHEN clock.now - o.pace_from_at > ${PACE_MS} THEN o.pace_to_rows ELSE o.pace_from_rows`;
 
-// The rows of the batches are locked, so nobody else takes these deltas.
+// The rows of the batches are locked, so no other transaction takes these deltas.
 const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone AS (
     DELETE FROM outlive.batch_deltas WHERE id = ANY (ARRAY(SELECT d.id FROM outlive.batch_deltas d WHERE d.batch = ANY ($1::bigint[]) LIMIT ${DELTAS}))
     RETURNING batch, round, succeeded, failed, quarantined, aborted),
@@ -283,7 +288,7 @@ const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone 
 
 class Folding {
   readonly #connection: Connection;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(connection: Connection) {
@@ -304,8 +309,8 @@ class Folding {
     if (seqs.length === 0) return [];
     return connection.maintain(async (tx) => {
       const locked = await tx.rows<{ seq: number }>(LOCK_ALL, [list(seqs)]);
-      const rows = await tx.rows<{ id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
-      return rows.map(({ id }) => id);
+      const rows = await tx.rows<{ seq: number; id: string }>(FOLD, [list(locked.map(({ seq }) => seq))]);
+      return rows.toSorted((a, b) => a.seq - b.seq).map(({ id }) => id);
     });
   }
 
@@ -324,7 +329,7 @@ const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $
 const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
   WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 async function finish(
   session: Session,
   kinds: Kinds,

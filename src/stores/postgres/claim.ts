@@ -459,21 +459,3 @@ const SETTLE = statement(
   [...WORKER, ...SETTLED],
   `WITH ${CLOCK}${NOTES}), me AS MATERIALIZED (${ME}), ${SETTLES} SELECT ${WHICH_SETTLED} AS settled, ${NOTED} AS noted`,
 );
-
-/** A row of the statement in suspects.ts, which returns its columns by position. */
-export type Taken = readonly [
-  seq: number,
-  id: string,
-  /** Null: 1. */
-  fence: number | null,
-  /** Null: 0. */
-  priority: number | null,
-  kind: number,
-  epoch: number,
-  timeoutMs: number | null,
-  input: string | null,
-];
-
-export function takenSuspect([seq, id, fence, priority, kind, epoch, timeout_ms, input]: Taken): TakenRow {
-  return { seq, id, fence: fence ?? 1, priority: priority ?? 0, kind, epoch, timeout_ms, input };
-}

@@ -5,16 +5,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CommitControl } from "../../worker/run.ts";
 import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
-import {
-  type Client,
-  type Driver,
-  driver,
-  type Pool,
-  type PoolClient,
-  type PoolConfig,
-  type QueryArrayConfig,
-  type Types,
-} from "./driver.ts";
+import { type Client, type Driver, driver, type Pool, type PoolClient, type PoolConfig, type Types } from "./driver.ts";
 import { wrapError, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import {
   atMost,
@@ -167,10 +158,6 @@ export class Connection implements Session {
 
   rows<R>(sql: string, values?: readonly Value[]): Promise<R[]> {
     return this.#statement((session) => session.rows<R>(sql, values));
-  }
-
-  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]> {
-    return this.#statement((session) => session.arrays<R>(sql, values));
   }
 
   run(sql: string, values?: readonly Value[]): Promise<number> {
@@ -428,11 +415,6 @@ class ClientSession implements Transaction {
 
   async rows<R>(sql: string, values: readonly Value[] = []): Promise<R[]> {
     return (await this.client.query(this.#statements.query(sql, values))).rows as R[];
-  }
-
-  async arrays<R extends readonly unknown[]>(sql: string, values: readonly Value[] = []): Promise<R[]> {
-    const query: QueryArrayConfig = { ...this.#statements.query(sql, values), rowMode: "array" };
-    return (await this.client.query(query)).rows as unknown as R[];
   }
 
   async run(sql: string, values: readonly Value[] = []): Promise<number> {

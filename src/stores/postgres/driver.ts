@@ -3,7 +3,7 @@ import type * as pgTypes from "pg";
 import type { QueryConfig } from "pg";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
-export type { Client, Pool, PoolClient, PoolConfig, QueryArrayConfig } from "pg";
+export type { Client, Pool, PoolClient, PoolConfig } from "pg";
 
 /** How the driver parses result values. */
 export type Types = NonNullable<QueryConfig["types"]>;

@@ -1,6 +1,6 @@
 // The way in: the table of kinds and the jobs that are enqueued, one statement for any number of them. A job whose id or dedupe key is
 // known already adds nothing.
-import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { undeclaredKind } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import type { Change } from "../../job/transitions.ts";
@@ -231,7 +231,7 @@ export class Kinds {
   readonly #ids = new Map<string, number>();
 
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
-    // One statement may not touch a row twice: of a name that is said twice the last counts.
+    // One statement may not touch a row twice: of a name that is given twice the last counts.
     const last = [...new Map(kinds.map((kind) => [kind.name, kind])).values()];
     this.forget(last.map(({ name }) => name));
     await session.run(DECLARE, [
@@ -278,7 +278,7 @@ export class Kinds {
     const all = [...names];
     await this.learn(session, all);
     const unknown = all.find((name) => !this.#ids.has(name));
-    if (unknown !== undefined) throw undeclared(unknown);
+    if (unknown !== undefined) throw undeclaredKind(unknown);
   }
 
   async settings(session: Session, ids: Iterable<number>): Promise<ReadonlyMap<number, KindSettings>> {
@@ -287,13 +287,4 @@ export class Kinds {
     ]);
     return new Map(rows.map((row) => [row.id, kindSettings(row)]));
   }
-}
-
-function undeclared(kind: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.kindUnknown,
-    `The kind ${JSON.stringify(kind)} was never declared in this store.`,
-    "Pass its job to `open({ jobs })` or to the client's `jobs`, so that its settings are known before its first job.",
-    { kind },
-  );
 }

@@ -76,7 +76,7 @@ function wordsFor(state: string | undefined, { code, message }: Error & { code?:
 const FAILED: Words = [ErrorCode.storeFailed, "Nothing of it was written; it is safe to try again."];
 const UNREACHABLE: Words = [
   ErrorCode.storeUnreachable,
-  "The connection was lost or never came about. Check that the server runs; what works already tries again by itself.",
+  "The connection was lost or never came about. Check that the server runs; running workers try again automatically.",
 ];
 const POOL_EXHAUSTED: Words = [
   ErrorCode.storeBusy,
@@ -86,7 +86,7 @@ const POOL_EXHAUSTED: Words = [
 const WAY: Readonly<Record<string, Words>> = {
   ECONNREFUSED: [
     ErrorCode.storeUnreachable,
-    "Nobody listens there: start the server, or correct host and port in the address.",
+    "Nothing listens there: start the server, or correct host and port in the address.",
   ],
   ENOTFOUND: [ErrorCode.storeUnreachable, "There is no such host: correct it in the address."],
   EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved just now; check the network."],
@@ -105,7 +105,10 @@ const WORDS: Readonly<Record<string, Words>> = {
   "40": [ErrorCode.storeBusy, "It lost against other transactions again and again. Nothing was written; try again."],
   "55P03": [ErrorCode.storeBusy, "Another session holds a lock. Nothing was written; try again."],
   "57014": [ErrorCode.storeBusy, "The statement took longer than it may. Nothing was written; try again."],
-  "53100": [ErrorCode.storeFull, "Nothing was written. Make room on the server's disk; the engine goes on by itself."],
+  "53100": [
+    ErrorCode.storeFull,
+    "Nothing was written. Make room on the server's disk; the engine goes on automatically.",
+  ],
   "08": UNREACHABLE,
   "25P03": [
     ErrorCode.storeBusy,

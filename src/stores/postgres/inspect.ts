@@ -30,7 +30,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     counts: () => countJobs(connection),
     isLimited: async (kind) =>
-      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND keyed", [kind])).length > 0,
+      (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND (keyed OR fair)", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
     keys: (query) => keyStates(connection, query),
     suspects: () => heldSuspects(connection),
@@ -48,7 +48,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
   };
 }
 
-// Wakes that no turn has acted on yet, and unread signals. Of jobs that have ended nobody reads them, and they go with the job.
+// Wakes that no turn has acted on yet, and unread signals. Those of jobs that have ended are not read, and are purged with the job.
 const LEFT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1)) AS wake,
     (SELECT s.at FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1) AS signal)
@@ -84,7 +84,8 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras THEN (SELECT p.id FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door,
+  CASE WHEN j.extras THEN (SELECT e.latest_at FROM outlive.extras e WHERE e.job = j.seq) END AS latest_at`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;

@@ -125,7 +125,7 @@ interface ClosedColumns {
   readonly paused_until: number | null;
 }
 
-/** SQL: keys `k` that nobody has set anything about and that nothing waits for. Without their row they are the same. */
+/** SQL: keys `k` without settings of their own and that nothing waits for. Without their row they are the same. */
 export const IDLE_KEY = `k.id > 0 AND k.running IS NULL AND k.interval_ms IS NULL AND k.burst IS NULL AND k.weight IS NULL
   AND (k.paused_at IS NULL OR k.paused_until <= outlive.now_ms()) AND k.held_off_until <= outlive.now_ms() AND k.arrival_at <= outlive.now_ms()
   AND coalesce(k.due_at, 0) <= outlive.now_ms() AND NOT EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = k.id)

@@ -1,5 +1,5 @@
 // Opening the PostgreSQL store: the server, its schema, its clock, and what belongs to it in addition to the port (liveness, wakeup, maintenance).
-// It never migrates: a worker's role has no such right. Everything that can be wrong on the way is said here.
+// It never migrates: a worker's role has no such right. Everything that can be wrong on the way is reported here.
 import { defaultOf } from "../../engine/settings.ts";
 import { idSource } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
@@ -110,7 +110,7 @@ export async function openPostgres(
     private: false,
     startMaintenance: (options, host) =>
       canBeCopied(address.client) ? inThread(maintenances, options, host) : inMainThread(maintenances, options, host),
-    // The server recovers by itself and checks its own log; `outlive check` reads more.
+    // The server recovers on its own and checks its own log; `outlive check` reads more.
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
     async close() {

@@ -19,24 +19,13 @@ import {
   type Taken,
   type Verdict,
 } from "../port.ts";
-import { type CounterColumns, counters } from "../rows.ts";
+import { type HeldColumns, heldJob } from "../rows.ts";
 import { BEGUN, begunRows } from "./blocks.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { isOfOneRow } from "./errors.ts";
 import { type DeadWorker, insertIncidentJobs, openIncident, stampResumed } from "./incidents.ts";
 import { type AppliedChange, applyChanges, deathsElsewhere } from "./settle.ts";
 import { list, type Session, texts } from "./statements.ts";
-
-interface HeldColumns extends CounterColumns {
-  readonly seq: number;
-  readonly id: string;
-  readonly kind: number;
-  readonly epoch: number;
-  readonly fence: number;
-  readonly deadline_at: number | null;
-  readonly last_step: string | null;
-  readonly begun: number | null;
-}
 
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
   (SELECT name FROM outlive.steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step, ${BEGUN} AS begun`;
@@ -120,20 +109,14 @@ export class Recovering {
       rows.map(({ kind }) => kind),
     );
     const begun = await begunRows(session, rows);
-    return rows.map((row) => ({
-      id: row.id,
-      row: row.seq,
-      state: "running",
-      worker: workerOf(row),
-      epoch: row.epoch,
-      fence: row.fence,
-      counters: counters(row),
-      kind: settings.get(row.kind)!,
-      deadlineAt: row.deadline_at,
-      lastStep: row.last_step,
-      deathsElsewhere: 0,
-      ...begun.get(row.seq),
-    }));
+    return rows.map((row) =>
+      heldJob(row, {
+        worker: workerOf(row),
+        kind: settings.get(row.kind)!,
+        deathsElsewhere: 0,
+        ...begun.get(row.seq),
+      }),
+    );
   }
 
   /**

@@ -5,7 +5,7 @@ import { JOB_STATES } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
-import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, STATE } from "../rows.ts";
+import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
 import { endRows, rowsBeforeSuccess } from "./blocks.ts";
 import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
@@ -158,25 +158,12 @@ export class Settling {
 
 const NONE: ReadonlyMap<number, Change> = new Map();
 
-interface RefusedColumns {
-  readonly state: number;
-  readonly epoch: number;
-  readonly fence: number;
-  readonly outcome: number | null;
-  readonly worker: string | null;
+interface RefusedColumns extends SettledColumns {
   readonly rejections: number;
 }
 
 async function acceptedBefore(session: Session, lease: Lease, row: RefusedColumns, change: Change): Promise<boolean> {
-  if (change.name === "succeed") {
-    const stands =
-      row.epoch === lease.epoch &&
-      row.fence === lease.fence &&
-      row.state !== STATE.running &&
-      row.worker === lease.worker &&
-      row.outcome === OUTCOME.succeeded;
-    return stands || (await wasRedriven(session, lease));
-  }
+  if (change.name === "succeed") return succeededBy(lease, row) || (await wasRedriven(session, lease));
   // Every settlement but a success leaves a history row by its worker, which neither a newer attempt nor an operator removes.
   const found = await session.rows(
     "SELECT 1 FROM outlive.history WHERE job = $1 AND epoch = $2 AND fence = $3 AND actor = $4 AND event = $5 LIMIT 1",

@@ -10,8 +10,6 @@ export type Value = string | number | boolean | null;
 /** Runs our own statements, which name the schema `outlive.`. */
 export interface Session {
   rows<R>(sql: string, values?: readonly Value[]): Promise<R[]>;
-  /** Rows as arrays: less work where they are many. */
-  arrays<R extends readonly unknown[]>(sql: string, values?: readonly Value[]): Promise<R[]>;
   /** Returns how many rows were changed. */
   run(sql: string, values?: readonly Value[]): Promise<number>;
 }
@@ -61,7 +59,7 @@ export function texts(values: readonly (string | null)[]): string {
  */
 export const MAX_CHARACTERS = 8 << 20;
 
-/** No statement of our own takes longer on a server that answers at all. */
+/** No statement of our own takes longer on a server that responds at all. */
 const ANSWER_MS = 60_000;
 
 /** The client gives up on an answer that does not come; the session is ended then. */

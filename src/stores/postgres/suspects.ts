@@ -3,7 +3,7 @@
 // statements could be frozen with its process, and every other worker would wait for its locks.
 import { type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { boundSql } from "../rows.ts";
-import type { OpenKind, Taken } from "./claim.ts";
+import type { OpenKind, TakenRow } from "./claim.ts";
 import { type Connection } from "./connection.ts";
 import { INTACT_INPUT, list, type Session } from "./statements.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
@@ -17,7 +17,7 @@ interface Waiting {
 }
 
 export interface TakenSuspects {
-  readonly taken: readonly Taken[];
+  readonly taken: readonly TakenRow[];
   /** By the number of the row: with how many suspects it may run. */
   readonly together: ReadonlyMap<number, number>;
 }
@@ -36,7 +36,7 @@ export async function claimSuspects(
     const chosen = suspectsToTake(await withinRoom(connection, waiting, open, total), held);
     if (chosen.length === 0) break;
     const together = new Map(chosen.map((job) => [job.seq, job.together]));
-    const taken = await connection.arrays<Taken>(TAKE, [worker, id, list([...together.keys()])]);
+    const taken = await connection.rows<TakenRow>(TAKE, [worker, id, list([...together.keys()])]);
     if (taken.length > 0) return { taken, together };
   }
   return { taken: [], together: new Map() };
@@ -59,7 +59,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE $
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms
   FROM me, clock, free, outlive.kinds k WHERE j.ctid = free.tid AND k.id = j.kind AND NOT k.paused
-  RETURNING j.seq, j.id, nullif(j.fence, 1), nullif(j.priority, 0)::bigint, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT}`;
+  RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT} AS input`;
 
 /** Without those for which no room is left, of their kind or at all, once the fresh jobs of a higher priority have theirs. */
 async function withinRoom(

@@ -10,7 +10,6 @@ import {
   openKinds,
   promoteDue,
   type TakenRow,
-  takenSuspect,
   takeTurn,
   takeTurnInTwo,
   type Turn,
@@ -185,13 +184,12 @@ export class Turns {
     const { taken, together } = mayTake
       ? await claimSuspects(connection, worker, open, room.total, held)
       : { taken: [], together: NOT_SUSPECT };
-    const first = taken.map(takenSuspect);
-    const suspects = await jobs({ ...turn, taken: first }, together);
+    const suspects = await jobs({ ...turn, taken }, together);
     const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
     const second = await takeTurn(connection, [], left);
     const fresh = await jobs(second);
     return {
-      claimed: byPriority([...first, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
+      claimed: byPriority([...taken, ...second.taken], [...suspects.claimed, ...fresh.claimed]),
       corrupt: [...suspects.corrupt, ...fresh.corrupt],
       ...dueOf(second),
     };

@@ -190,7 +190,7 @@ async function ticks(session: Session): Promise<Finding[]> {
     return [
       ...found,
       ok(
-        "Nobody calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron",
+        "Nothing calls outlive.tick(): if all workers die at once, the next one that starts recovers. See: outlive migrate print --pg-cron",
       ),
     ];
   const { ms, caller, error: fault } = last;
@@ -297,7 +297,7 @@ const BATCH_COUNTS = `SELECT p.id,
     SELECT count(*) FILTER (WHERE row IS NULL) AS rejected, count(row) AS marked, count(*) FILTER (WHERE NOT quarantined) AS failed,
       count(*) FILTER (WHERE quarantined) AS quarantined FROM outlive.row_failures WHERE batch = p.seq AND round = p.round) f`;
 
-// Each answers one sentence per row.
+// Each returns one sentence per row.
 const CHECKS: readonly string[] = [
   `SELECT 'job ' || j.id || ' runs, but its worker ' || j.worker || ' has no row' AS finding FROM outlive.jobs j
      WHERE j.state = 1 AND NOT EXISTS (SELECT 1 FROM outlive.fleet w WHERE w.seq = j.worker)`,
@@ -353,12 +353,12 @@ const CHECKS: readonly string[] = [
      WHERE NOT EXISTS (SELECT 1 FROM outlive.incidents i WHERE i.id = t.incident) GROUP BY t.incident`,
 ];
 
-/** Rows that contradict each other, one sentence each. Every check is one statement, so that a worker in between is no finding. */
+/** Rows that contradict each other, one sentence each. Every check is one statement, so that a worker in between is not a finding. */
 async function findings(session: Session): Promise<string[]> {
   const found: string[] = [];
   for (const check of CHECKS) {
-    const rows = await session.arrays<[string]>(`${check} LIMIT ${MOST}`);
-    found.push(...rows.map(([finding]) => finding));
+    const rows = await session.rows<{ finding: string }>(`SELECT * FROM (${check} LIMIT ${MOST}) AS c (finding)`);
+    found.push(...rows.map(({ finding }) => finding));
   }
   return found.slice(0, MOST);
 }

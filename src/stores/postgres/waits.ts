@@ -3,7 +3,7 @@
 import { JOB_STATES } from "../../job/job.ts";
 import { type JobOutcome, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { Signal, SignalAnswer } from "../port.ts";
-import { NO_TIMEOUT, STATE, storedError } from "../rows.ts";
+import { jobOutcomes, NO_TIMEOUT, type OutcomeColumns, STATE } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import { checksumSql, stepOwnerSql, list, type Session, texts } from "./statements.ts";
 
@@ -139,24 +139,11 @@ async function send(
 
 // ---- what those who wait for a result read
 
-interface OutcomeColumns {
-  readonly id: string;
-  readonly state: number;
-  readonly result: string | null;
-  readonly error: string | null;
-}
-
 export async function outcomes(session: Session, ids: readonly string[]): Promise<JobOutcome[]> {
   const rows = await session.rows<OutcomeColumns>(
     `SELECT j.id, j.state, j.result, j.error
      FROM (SELECT DISTINCT u.id FROM unnest($1::text[]) AS u (id)) u JOIN outlive.job_ids i ON i.id = u.id JOIN outlive.jobs j ON j.seq = i.seq`,
     [texts(ids)],
   );
-  const found = new Map(rows.map((row) => [row.id, row]));
-  return ids.map((id) => {
-    const row = found.get(id);
-    if (!row) return { id, state: "missing", result: null, error: null };
-    const error = row.error === null ? null : storedError(row.error);
-    return { id, state: JOB_STATES[row.state]!, result: row.result, error };
-  });
+  return jobOutcomes(ids, rows);
 }

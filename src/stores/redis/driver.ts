@@ -1,5 +1,5 @@
 // The only file that imports `@redis/client`, and only when a connection is asked for. To the rest of the store a server is a wire of four
-// verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects by itself, never sends a command
+// verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects on its own, never sends a command
 // twice, and a call that was in flight when it broke is rejected.
 import type * as redisClient from "@redis/client";
 import type { HostPort } from "./find-primary.ts";

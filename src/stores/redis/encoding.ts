@@ -1,7 +1,7 @@
 // How values cross the wire: flat texts in the arguments of a script, and what the scripts return back into the forms of the port. An empty text
 // stands for nothing. Texts that a handler trusts carry a checksum in front, which is compared here: scripts do not look at them.
 import { crc32 } from "node:zlib";
-import { ErrorCode, OutliveError, toStoredError } from "../../job/errors.ts";
+import { toStoredError, undeclaredKind } from "../../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../../job/isolation.ts";
 import {
   type Counters,
@@ -134,19 +134,10 @@ export function assertWritable(change: Change, id: string): void {
 /** A script that found a kind that was never declared has written nothing. */
 export function assertDeclared(reply: Reply): void {
   if (!Array.isArray(reply) || reply[0] !== "!kind") return;
-  throw undeclared(String(reply[1]));
+  throw undeclaredKind(String(reply[1]));
 }
 
-export function undeclared(kind: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.kindUnknown,
-    `The kind ${JSON.stringify(kind)} was never declared in this store.`,
-    "Pass its job to `open({ jobs })`, so that its settings are known before its first job.",
-    { kind },
-  );
-}
-
-export const undeclaredMessage = (kind: string): string => toStoredError(undeclared(kind)).message;
+export const undeclaredMessage = (kind: string): string => toStoredError(undeclaredKind(kind)).message;
 
 export type Fields = Readonly<Record<string, string>>;
 

@@ -54,7 +54,7 @@ const FAILED: Words = [
 ];
 const UNREACHABLE: Words = [
   ErrorCode.storeUnreachable,
-  "The connection was lost or never came about. Check that the server runs; what works already tries again by itself.",
+  "The connection was lost or never came about. Check that the server runs; running workers try again automatically.",
 ];
 const WORDS: Readonly<Record<string, Words>> = {
   OOM: [
@@ -62,7 +62,7 @@ const WORDS: Readonly<Record<string, Words>> = {
     "The server's memory is full: nothing new is taken, and what runs can still end. Raise maxmemory, or shorten the retention.",
   ],
   READONLY: [ErrorCode.storeReadOnly, "Nothing was written. Connect to the primary, not to a replica."],
-  LOADING: [ErrorCode.storeUnreachable, "The server loads its data. What works already tries again by itself."],
+  LOADING: [ErrorCode.storeUnreachable, "The server loads its data. Running workers try again automatically."],
   MASTERDOWN: UNREACHABLE,
   CLUSTERDOWN: UNREACHABLE,
   BUSY: [ErrorCode.storeBusy, "A script of another program blocks the server. Nothing was written; try again."],

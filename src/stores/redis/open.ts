@@ -144,7 +144,7 @@ function inThread(
   const stand = new InterimHeartbeat(parts, options, host);
   const up = (): void => {
     stand.end();
-    // What was sent while nobody listened.
+    // What was sent while no connection listened.
     wakeup.heard();
   };
   const file = programFile("./maintenance-thread", import.meta.url);

@@ -19,7 +19,7 @@ export interface RedisStoreDeps {
   readonly clock: Clock;
   /** How other processes are woken. Null: only the listeners of this one are. */
   readonly wakeups: WakeupChannel | null;
-  /** Hears how long each call took. Omitted: nobody does. */
+  /** Hears how long each call took. Omitted: calls are not timed. */
   readonly events?: Emitter;
 }
 

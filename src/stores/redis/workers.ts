@@ -20,7 +20,7 @@ export async function register(connection: Connection, worker: WorkerRecord): Pr
 
 /**
  * The server started again, and with it all workers of its former run were not live any more. One that names its predecessor has let go of what that
- * held: nobody died, and it costs the jobs nothing.
+ * held: no process died, and it costs the jobs nothing.
  */
 async function releaseFormer(connection: Connection, id: string): Promise<void> {
   while ((await connection.eval("former", [id])) === 1) {

@@ -107,7 +107,15 @@ export function assertPlatform(path: string, platform: string = process.platform
  * file alone can't be.
  */
 export function assertOneName(path: string): void {
-  const links = statSync(path, { throwIfNoEntry: false })?.nlink ?? 1;
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (found?.isDirectory())
+    throw new OutliveError(
+      ErrorCode.storeUnusable,
+      `${path} is a folder, and the SQLite store is one file.`,
+      "Name a file in it, for example sqlite:./jobs.db. Nothing was changed.",
+      { path },
+    );
+  const links = found?.nlink ?? 1;
   if (links > 1)
     throw new OutliveError(
       ErrorCode.storeUnusable,

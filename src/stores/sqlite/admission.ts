@@ -13,6 +13,7 @@ import {
   roundsFor,
   startOf,
   takeTurns,
+  THROTTLE,
 } from "../../job/limits.ts";
 import type { Room } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
@@ -34,8 +35,6 @@ import {
 /** How many keys one turn looks at, and how many jobs at each door. */
 const KEYS_PER_TURN = 200;
 const HELD_PER_KEY = 100;
-/** How many jobs of a door are read before its room is known: the rows of a key lie far apart, and with 4 of each a drain cost 20 us more per job. */
-const HEADS = 1;
 /** How often one turn goes round a gate whose jobs turn out to be held by limits. */
 const ROUNDS_PER_TURN = 4;
 
@@ -143,6 +142,9 @@ const HELD_COLUMNS = "e.job, e.rank, e.place, e.key1, e.key2, e.key3, e.keys, e.
 const heldAt = (door: string, where: string, limit: string): string =>
   `SELECT k.value, ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job IN
     (SELECT job FROM outlive_extras WHERE door = ${door}${where} ORDER BY ring, rank DESC, job LIMIT ${limit})`;
+/** The first job of each of these doors. Without the list of the general form, for which SQLite makes a small table for each door. */
+const HEAD_AT = `SELECT k.value, ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
+    (SELECT job FROM outlive_extras WHERE door = k.value ORDER BY ring, rank DESC, job LIMIT 1)`;
 /** The first jobs of each of these doors, if no key takes turns there. */
 const FIRST_AT = heldAt("k.value", "", "?2 + 0");
 /** The first jobs of each of these keys at one door. */
@@ -211,7 +213,7 @@ class Pass {
       : NO_DOORS;
     const plain = inTurns.size === 0 ? doors : doors.filter((door) => !inTurns.has(door));
     const byDoor = new Map<number, Held[]>();
-    for (const row of this.#rows(FIRST_AT, JSON.stringify(plain), HEADS)) group(byDoor, row[0], row);
+    for (const row of this.#rows(HEAD_AT, JSON.stringify(plain))) byDoor.set(row[0], [row]);
     for (const door of inTurns) byDoor.set(door, this.#firstIn(door));
     this.#readFactsOf([...byDoor.keys()]);
     return [...byDoor].flatMap(([door, heads]) => {
@@ -227,11 +229,12 @@ class Pass {
 
   /** One of them, for the name of the door. */
   #firstIn(door: number): Held[] {
-    return this.#rows(FIRST_AT, JSON.stringify([door]), 1);
+    return this.#rows(HEAD_AT, JSON.stringify([door]));
   }
 
+  /** One job of a door is read before its room is known: the rows of a key lie far apart, and with 4 of each a drain cost 20 us more per job. */
   #upTo(door: number, heads: readonly Held[], wanted: number): readonly Held[] {
-    if (wanted <= heads.length || heads.length < HEADS) return heads.toSorted(byRank).slice(0, wanted);
+    if (wanted <= heads.length) return heads;
     return this.#rows(FIRST_AT, JSON.stringify([door]), wanted).toSorted(byRank);
   }
 
@@ -511,8 +514,11 @@ function setKey(
 
 // Asked in every turn that claims, and nearly always in vain.
 const ANY_TAKEN = "SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place > 1 LIMIT 1";
-const KEYS_OF =
-  "SELECT e.key1, e.key2, e.key3, e.keys FROM json_each(?) AS i CROSS JOIN outlive_extras e ON e.job = i.value WHERE e.key1 IS NOT NULL";
+/** Whether a limit or a key of its own has a rate. Throttled jobs have one by the name of their limit. */
+const ANY_RATE = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_limits WHERE interval_ms IS NOT NULL)
+  OR EXISTS (SELECT 1 FROM outlive_keys WHERE interval_ms IS NOT NULL)`;
+const KEYS_OF = `SELECT e.key1, e.key2, e.key3, e.keys FROM json_each(?1) AS i CROSS JOIN outlive_extras e ON e.job = i.value
+  WHERE e.key1 IS NOT NULL AND (?2 = 1 OR instr(e.keys, '["${THROTTLE}') > 0)`;
 /** Keys without a rate in their limit that have one of their own. */
 const OWN_RATES =
   "SELECT o.id FROM json_each(?) AS k CROSS JOIN outlive_keys o ON o.id = k.value WHERE o.interval_ms IS NOT NULL";
@@ -520,7 +526,8 @@ const OWN_RATES =
 /** These jobs were claimed: those with a rate start now. */
 export function spendStarts(db: Database, jobs: readonly number[], now: number): void {
   if (jobs.length === 0 || db.sql(ANY_TAKEN).get() === undefined) return;
-  const rows = db.sqlArrays(KEYS_OF).all(JSON.stringify(jobs)) as unknown as [
+  const anyRate = db.sql(ANY_RATE).get() !== undefined;
+  const rows = db.sqlArrays(KEYS_OF).all(JSON.stringify(jobs), anyRate ? 1 : 0) as unknown as [
     number,
     number | null,
     number | null,

@@ -21,7 +21,7 @@ export function writeOfAttempt(
   if (!settling.owns(lease)) return settling.refused(lease, triedBy(write), now);
   switch (write.type) {
     case "step": {
-      // A repeated write of the same step (its answer was lost) keeps the first result, and is no progress.
+      // A repeated write of the same step (its answer was lost) keeps the first result, and does not count as progress.
       const { changes } = db
         .sql(
           "INSERT INTO outlive_steps (job, name, result, result_sum, at, fence) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",

@@ -133,10 +133,12 @@ export interface PlainBatch {
   readonly state: number;
   readonly round: number;
   readonly held: number;
+  readonly blocks: number;
+  readonly rows: number;
 }
 
 export function findBatch(db: Database, id: string): PlainBatch | undefined {
-  return db.sql("SELECT seq, state, round, held FROM outlive_batches WHERE id = ?").get(id) as unknown as
+  return db.sql("SELECT seq, state, round, held, blocks, rows FROM outlive_batches WHERE id = ?").get(id) as unknown as
     | PlainBatch
     | undefined;
 }
@@ -246,7 +248,7 @@ function damagedPart(batch: string, file: string, round: number, number: number)
   return new OutliveError(
     ErrorCode.corrupt,
     `What block ${number} of round ${round} of batch ${batch} wrote to ${file} does not match its checksum: the store was damaged.`,
-    "Put a backup back, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
+    "Restore a backup, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
     { batch, round, block: number, file },
   );
 }

@@ -34,7 +34,8 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
   return {
     ...batchReads(access),
     open: (draft) => write(() => openBatch(db, kinds, draft, now())),
-    append: (batch, round, blocks) => write(() => append(db, kinds, batch, round, blocks, now())),
+    append: (batch, round, blocks, asNext = false) =>
+      write(() => append(db, kinds, batch, round, blocks, asNext, now())),
     seal: (batch, round) => write(() => seal(db, batch, round, now())),
     abort: (batch) => write(() => abort(db, batch)),
     async tend(limit) {
@@ -102,11 +103,13 @@ function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
+  asNext: boolean,
   now: number,
 ): AppendAnswer {
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || db.sql(BLOCK_THERE).get(batch.seq, round, number) !== undefined) return false;
@@ -251,7 +254,7 @@ const ANY_TOUCHED = "SELECT 1 FROM outlive_batches WHERE touched = 1 LIMIT 1";
 /** Sums are written with the rows: what is left to do is to say which batches have changed, and how fast. */
 class Folding {
   readonly #db: Database;
-  /** Where the next call goes on: batches that nobody manages to end must not hide the others. */
+  /** Where the next call goes on: batches that can't be ended must not hide the others. */
   #after = 0;
 
   constructor(db: Database) {
@@ -285,7 +288,7 @@ class Folding {
   }
 }
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 function finish(db: Database, kinds: Kinds, { batch, round, from, to, follow }: BatchEnd, now: number): boolean {
   const { changes } = db
     .sql(

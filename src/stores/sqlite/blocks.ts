@@ -205,7 +205,7 @@ export function begunRow(db: Database, job: number, row: number): BegunRow | nul
   return isIntact(input, id, input_sum) ? { row, input } : null;
 }
 
-/** The batch that the job is a block of; null: it is none. */
+/** The batch that the job is a block of; null: it is not a block. */
 export function batchOf(db: Database, job: number): string | null {
   const row = db
     .sql("SELECT p.id FROM outlive_blocks b JOIN outlive_batches p ON p.seq = b.batch WHERE b.job = ?")

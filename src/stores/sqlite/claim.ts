@@ -127,7 +127,7 @@ interface Candidate {
   readonly seq: number;
   readonly priority: number;
   readonly kind: OpenKind;
-  /** With how many suspects it may run; null: it is none. */
+  /** With how many suspects it may run; null: it is not a suspect. */
   readonly together: number | null;
 }
 

@@ -1,6 +1,6 @@
 // The way in: the table of kinds and the jobs that are enqueued. Inside a transaction; a job whose id or dedupe key is known already adds
 // nothing.
-import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { undeclaredKind } from "../../job/errors.ts";
 import type { Enqueued, JobDraft, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
 import type { Opening } from "../store-parts.ts";
@@ -35,7 +35,7 @@ export function insertJobs(
   const woken: number[] = [];
   const enqueued = drafts.map((draft) => {
     const kind = kinds.idOf(draft.kind);
-    if (kind === undefined) throw undeclared(draft.kind);
+    if (kind === undefined) throw undeclaredKind(draft.kind);
     const runAt = runAtOf(draft, now, null);
     const isDelayed = runAt !== null && runAt > now;
     const { id, priority, dedupeKey, input, keys, dedupe } = draft;
@@ -68,10 +68,10 @@ export function insertFollowing(db: Database, kinds: Kinds, applied: readonly Ch
 
 /** Refuses kinds that were never declared. */
 export function demandKinds(kinds: Kinds, drafts: readonly Pick<JobDraft, "kind">[]): void {
-  for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclared(kind);
+  for (const { kind } of drafts) if (kinds.idOf(kind) === undefined) throw undeclaredKind(kind);
 }
 
-/** Returns the door that somebody has to look at; null: none. */
+/** Returns the door that has to be checked; null: none. */
 function insertExtras(
   db: Database,
   limits: Limits,
@@ -173,8 +173,8 @@ function markRerun(db: Database, { seq }: Pick<Holder, "seq">, draft: JobDraft, 
 }
 
 /**
- * A job that was enqueued again after it had begun, and has ended, runs once more. If its key belongs to a younger job by now, that one begins after
- * the event and has a later input; one that is older, and was retried by hand, runs once more instead. If the job itself was retried by hand, the mark stays until it ends again. Returns how many were added.
+ * A job that was enqueued again after it had begun, and has ended, runs again. If its key belongs to a younger job by now, that one begins after
+ * the event and has a later input; one that is older, and was retried by hand, runs again instead. If the job itself was retried by hand, the mark stays until it ends again. Returns how many were added.
  */
 export function rerun(db: Database, kinds: Kinds, job: number, now: number): number {
   const row = db
@@ -196,15 +196,6 @@ export function rerun(db: Database, kinds: Kinds, job: number, now: number): num
     else if (!isNewer) markRerun(db, { seq }, draft, now);
   }
   return created ? 1 : 0;
-}
-
-function undeclared(kind: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.kindUnknown,
-    `The kind ${JSON.stringify(kind)} was never declared in this store.`,
-    "Pass its job to `open({ jobs })` or to the client's `jobs`, so that its settings are known before its first job.",
-    { kind },
-  );
 }
 
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.

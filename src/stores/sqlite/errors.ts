@@ -84,7 +84,7 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
     ErrorCode.storeCorrupt,
     "What this read needs is damaged; other reads go on. Stop all workers, then: outlive check --repair.",
   ],
-  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on by itself."],
+  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on automatically."],
   [SQLITE_CANTOPEN]: [
     ErrorCode.storeUnusable,
     "Check that the directory exists and that this user may read and write it.",

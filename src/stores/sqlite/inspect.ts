@@ -31,7 +31,9 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
     list: (filter, limit, after) => read(() => listJobs(db, filter, limit, after)),
     counts: () => read(() => countJobs(db, now())),
     isLimited: (kind) =>
-      read(() => db.sql("SELECT 1 FROM outlive_kinds WHERE name = ? AND keyed = 1").get(kind) !== undefined),
+      read(
+        () => db.sql("SELECT 1 FROM outlive_kinds WHERE name = ? AND (keyed = 1 OR fair = 1)").get(kind) !== undefined,
+      ),
     ahead: (id) => read(() => countAhead(db, id)),
     keys: (query) => read(() => keyStates(db, query, now())),
     suspects: () => read(() => heldSuspects(db)),
@@ -54,7 +56,8 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras = 1 THEN (SELECT p.id FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras = 1 THEN (SELECT e.keys FROM outlive_extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door`;
+  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door,
+  CASE WHEN j.extras = 1 THEN (SELECT e.latest_at FROM outlive_extras e WHERE e.job = j.seq) END AS latest_at`;
 
 function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
@@ -358,7 +361,7 @@ function wakesLeft(db: Database, now: number): Readonly<Record<"wakes" | "oldest
   return {
     wakes: tables.reduce((sum, { n }) => sum + n, 0),
     oldestWakeMs: Math.max(...[...tables, families].map((table) => table.ageMs)),
-    // Of jobs that have ended nobody reads them, and they go with the job.
+    // Those of jobs that have ended are not read, and are purged with the job.
     oldestSignalMs: ageMs(
       `SELECT s.at FROM outlive_signals s JOIN outlive_jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1`,
     ),

@@ -148,6 +148,7 @@ async function openDatabase(
     const journalWas = await whenFree(clock, random, () => db.useWal());
     if (journalWas !== null) events.emit("store.upkeep", journalRestored(journalWas));
     if (mayMigrate) await whenFree(clock, random, () => migrate(db));
+    db.undoInMemory();
     if (options.path !== ":memory:") {
       if (!options.readOnly) makeSideFolder(options.path);
       assertNoRepair(options.path);

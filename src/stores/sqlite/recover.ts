@@ -18,7 +18,7 @@ import {
   type Taken,
   type Verdict,
 } from "../port.ts";
-import { type CounterColumns, counters } from "../rows.ts";
+import { type CounterColumns, type HeldColumns, heldJob } from "../rows.ts";
 import { BEGUN, begunRow } from "./blocks.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
@@ -26,17 +26,6 @@ import { isOfOneRow } from "./errors.ts";
 import { closeIncident, openIncident, writeIncidentJob } from "./incidents.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import type { Workers } from "./workers.ts";
-
-interface HeldColumns extends CounterColumns {
-  readonly seq: number;
-  readonly id: string;
-  readonly kind: number;
-  readonly epoch: number;
-  readonly fence: number;
-  readonly deadline_at: number | null;
-  readonly last_step: string | null;
-  readonly begun: number | null;
-}
 
 const HELD_COLUMNS = `j.seq, j.id, j.kind, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses, j.deadline_at,
   (SELECT name FROM outlive_steps s WHERE s.job = j.seq ORDER BY s.ord DESC LIMIT 1) AS last_step, ${BEGUN} AS begun`;
@@ -127,19 +116,7 @@ export class Recovering {
       const kind = settings.get(row.kind) ?? this.#kinds.settingsById(row.kind);
       settings.set(row.kind, kind);
       const begun = row.begun === null ? null : begunRow(this.#db, row.seq, row.begun);
-      return {
-        id: row.id,
-        row: row.seq,
-        state: "running",
-        epoch: row.epoch,
-        fence: row.fence,
-        counters: counters(row),
-        kind,
-        deadlineAt: row.deadline_at,
-        lastStep: row.last_step,
-        ...more(row),
-        ...(begun && { begun }),
-      };
+      return heldJob(row, { kind, ...more(row), ...(begun && { begun }) });
     });
   }
 

@@ -3,7 +3,7 @@ import { isTerminal, JOB_STATES, type JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
-import { LANE, NEVER_DUE, OUTCOME, STATE } from "../rows.ts";
+import { LANE, NEVER_DUE, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
 import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf, checksumOrNull } from "./checksums.ts";
 import type { Database } from "./database.ts";
@@ -112,9 +112,7 @@ export class Settling {
       .sql(
         "SELECT j.state, j.epoch, j.fence, j.outcome, w.id AS worker FROM outlive_jobs j LEFT JOIN outlive_workers w ON w.seq = j.worker WHERE j.seq = ? AND j.id = ?",
       )
-      .get(lease.row, lease.jobId) as
-      | { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null }
-      | undefined;
+      .get(lease.row, lease.jobId) as unknown as SettledColumns | undefined;
     if (row && change?.outcome && this.#acceptedBefore(lease, row, change)) return REPEATED;
     const stale: Stale = row
       ? { lease, tried, state: JOB_STATES[row.state]!, worker: row.worker, epoch: row.epoch, fence: row.fence }
@@ -155,20 +153,8 @@ export class Settling {
     );
   }
 
-  #acceptedBefore(
-    lease: Lease,
-    row: { state: number; epoch: number; fence: number; outcome: number | null; worker: string | null },
-    change: Change,
-  ): boolean {
-    if (change.name === "succeed") {
-      const stands =
-        row.epoch === lease.epoch &&
-        row.fence === lease.fence &&
-        row.state !== STATE.running &&
-        row.worker === lease.worker &&
-        row.outcome === OUTCOME.succeeded;
-      return stands || this.#redriven(lease);
-    }
+  #acceptedBefore(lease: Lease, row: SettledColumns, change: Change): boolean {
+    if (change.name === "succeed") return succeededBy(lease, row) || this.#redriven(lease);
     // Whatever is not a success left a history row by its worker, which neither a newer attempt nor an operator takes away.
     return (
       this.#db

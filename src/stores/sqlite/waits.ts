@@ -5,7 +5,7 @@ import { isTerminal, JOB_STATES, type JobState } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
-import { LANE, NO_TIMEOUT, OUTCOME, STATE, storedError } from "../rows.ts";
+import { LANE, NO_TIMEOUT, OUTCOME, STATE, jobOutcomes, type OutcomeColumns } from "../rows.ts";
 import { endBlock, endBlocks } from "./blocks.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
@@ -106,7 +106,7 @@ function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): v
 const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE job IN (SELECT value FROM json_each(?))
   RETURNING job, parent, watched, key1, key2, key3`;
 
-/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which somebody has to look at. */
+/** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which have to be checked. */
 export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
   const list = JSON.stringify(jobs);
   endBlocks(db, list);
@@ -264,22 +264,9 @@ export function forgetWaits(db: Database, job: number): void {
   db.sql("DELETE FROM outlive_family_cancels WHERE job = ? AND due = 0").run(job);
 }
 
-interface OutcomeColumns {
-  readonly id: string;
-  readonly state: number;
-  readonly result: string | null;
-  readonly error: string | null;
-}
-
 export function outcomes(db: Database, ids: readonly string[]): JobOutcome[] {
   const rows = db
     .sql("SELECT j.id, j.state, j.result, j.error FROM json_each(?) AS i JOIN outlive_jobs j ON j.id = i.value")
     .all(JSON.stringify(ids)) as unknown as OutcomeColumns[];
-  const found = new Map(rows.map((row) => [row.id, row]));
-  return ids.map((id) => {
-    const row = found.get(id);
-    if (!row) return { id, state: "missing", result: null, error: null };
-    const error = row.error === null ? null : storedError(row.error);
-    return { id, state: JOB_STATES[row.state]!, result: row.result, error };
-  });
+  return jobOutcomes(ids, rows);
 }

@@ -130,7 +130,7 @@ export function specifyAttemptWrites(specify: Specify): void {
     },
   );
 
-  specify("a step that an earlier attempt wrote is no progress: the crashes stay", async (fixture) => {
+  specify("a step that an earlier attempt wrote does not count as progress: the crashes stay", async (fixture) => {
     const { worker, job } = await running(fixture);
     const step: AttemptWrite = { type: "step", name: "render", result: "1" };
     await worker.record(job, step);

@@ -1,5 +1,5 @@
 // What the port promises about the rows of a block: each counts once, by its mark or with its block, however the block ends and however often it
-// is said; and what they leave behind is kept with them.
+// is repeated; and what they leave behind is kept with them.
 import assert from "node:assert/strict";
 import type { OutputPart, RowEnds, RowSums } from "../../job/batches.ts";
 import type { ClaimedJob, KindSettings } from "../../job/job.ts";

@@ -48,7 +48,7 @@ export function specifyBatches(specify: Specify): void {
     assert.deepEqual([(await batches.open(batchDraft("e"))).created, (await on.get("e")).key], [false, null]);
   });
 
-  onBatches("a kind that nobody declared is refused, and nothing is written", async ({ batches }) => {
+  onBatches("a kind that was not declared is refused, and nothing is written", async ({ batches }) => {
     await assert.rejects(batches.open(batchDraft("b", { kind: "unheard" })), { code: "KIND_UNKNOWN" });
     assert.deepEqual(await batches.get(["b"]), []);
   });
@@ -70,6 +70,24 @@ export function specifyBatches(specify: Specify): void {
       [first, second, third].map(({ job }) => [job!.input, undefined]),
     );
   });
+
+  onBatches(
+    "new blocks of two submitters follow each other: who comes second adds nothing and learns where the next begins",
+    async (on) => {
+      const other = (await on.fixture.connect()).batches!;
+      await on.open("b");
+      const [first, second] = blocksOf("b", [5, 3]) as [BlockDraft, BlockDraft];
+      const answers = await Promise.all([on.batches, other].map((by) => by.append("b", 1, [first], true)));
+      assert.deepEqual(answers.map(({ is }) => is).toSorted(), ["appended", "moved"]);
+      assert.deepEqual(
+        answers.find(({ is }) => is === "moved"),
+        { is: "moved", blocks: 1, rows: 5 },
+      );
+      assert.deepEqual(await other.append("b", 1, [second], true), { is: "appended", blocks: 1, rows: 3 });
+      const { rows, blocks } = await on.get("b");
+      assert.deepEqual([rows, blocks], [8, 2]);
+    },
+  );
 
   onBatches("two submitters that append the same blocks at once add each of them once", async (on) => {
     const other = (await on.fixture.connect()).batches!;

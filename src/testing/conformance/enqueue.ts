@@ -4,33 +4,36 @@ import assert from "node:assert/strict";
 import { draft, idsOf, kind, names, roomFor, SETTLE, type Specify, TIMEOUT_MS } from "./fixture.ts";
 
 export function specifyEnqueue(specify: Specify): void {
-  specify("an enqueue that resolved is in the store as it was said, and every connection sees it", async (fixture) => {
-    const said = { id: "a", input: '{"to":"ann"}', priority: 7, dedupeKey: "ann" };
-    assert.deepEqual(await fixture.enqueue(said), [{ id: "a", created: true }]);
-    const other = await fixture.connect();
-    const job = await other.inspect.get("a");
-    assert.ok(job);
-    assert.deepEqual(job.input, { to: "ann" });
-    const { id, kind: name, state, priority, dedupeKey, createdAt, runAt, attempt, worker, lastOutcome } = job;
-    assert.deepEqual(
-      { id, name, state, priority, dedupeKey, createdAt, runAt, attempt, worker, lastOutcome },
-      {
-        id: "a",
-        name: "mail",
-        state: "queued",
-        priority: 7,
-        dedupeKey: "ann",
-        createdAt: fixture.clock.now(),
-        runAt: null,
-        attempt: 0,
-        worker: null,
-        lastOutcome: null,
-      },
-    );
-    assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
-  });
+  specify(
+    "an enqueue that resolved is in the store as it was passed, and every connection sees it",
+    async (fixture) => {
+      const said = { id: "a", input: '{"to":"ann"}', priority: 7, dedupeKey: "ann" };
+      assert.deepEqual(await fixture.enqueue(said), [{ id: "a", created: true }]);
+      const other = await fixture.connect();
+      const job = await other.inspect.get("a");
+      assert.ok(job);
+      assert.deepEqual(job.input, { to: "ann" });
+      const { id, kind: name, state, priority, dedupeKey, createdAt, runAt, attempt, worker, lastOutcome } = job;
+      assert.deepEqual(
+        { id, name, state, priority, dedupeKey, createdAt, runAt, attempt, worker, lastOutcome },
+        {
+          id: "a",
+          name: "mail",
+          state: "queued",
+          priority: 7,
+          dedupeKey: "ann",
+          createdAt: fixture.clock.now(),
+          runAt: null,
+          attempt: 0,
+          worker: null,
+          lastOutcome: null,
+        },
+      );
+      assert.deepEqual(job.counters, { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 });
+    },
+  );
 
-  specify("an enqueue of nothing answers with nothing", async (fixture) => {
+  specify("an enqueue of nothing returns nothing", async (fixture) => {
     assert.deepEqual(await fixture.enqueue(), []);
   });
 

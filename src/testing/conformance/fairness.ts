@@ -67,6 +67,12 @@ function specifyTurns(specify: Specify): void {
     },
   );
 
+  specify("a fair kind counts as limited: only a program can compute the keys of its jobs", async (fixture) => {
+    await fixture.declare(kind("mail", { fair: true }), kind("sms"));
+    const limited = await Promise.all(["mail", "sms", "none"].map((name) => fixture.store.inspect.isLimited(name)));
+    assert.deepEqual(limited, [true, false, false]);
+  });
+
   specify("no more jobs are admitted than a worker takes at once", async (fixture) => {
     await fixture.declare(kind("mail", { fair: true }));
     await fixture.enqueue(...names("a", 50).map((id) => by("acme", id)), ...names("b", 50).map((id) => by("bolt", id)));
@@ -350,7 +356,7 @@ function specifyPauses(specify: Specify): void {
     },
   );
 
-  specify("a pause with an end ends by itself, and a turn says when", async (fixture) => {
+  specify("a pause with an end ends automatically, and a turn says when", async (fixture) => {
     await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 2 })] }));
     await fixture.store.operate.pauseKey!(tenant("acme"), { reason: "a backup", forMs: 5_000 });
     await fixture.enqueue({ id: "a", keys: [tenant("acme")] });

@@ -57,7 +57,7 @@ export function specifyInspect(specify: Specify): void {
       assert.deepEqual(await listed({ kind: "never-seen" }), []);
       assert.deepEqual(await listed({ text: "for-ann" }), ["c-1"]);
       assert.deepEqual(await listed({ text: "on fire" }), ["a-1"]);
-      assert.deepEqual(await listed({ text: "%" }), [], "a text is no pattern");
+      assert.deepEqual(await listed({ text: "%" }), [], "a text is not a pattern");
       assert.deepEqual(await listed({ text: "-1", state: "queued", kind: "mail" }), ["d-1", "c-1"]);
     },
   );
@@ -121,7 +121,7 @@ export function specifyInspect(specify: Specify): void {
   });
 
   specify(
-    "what is ahead of a ready job is what would be claimed before it; of one that is not ready nothing is said",
+    "what is ahead of a ready job is what would be claimed before it; of one that is not ready it is not known",
     async (fixture) => {
       await fixture.enqueue("a", { id: "b", priority: 5 }, "c", { id: "d", kind: "sms" }, { id: "later", delayMs: 10 });
       const ahead = await Promise.all(

@@ -27,7 +27,7 @@ export function specifyIsolation(specify: Specify): void {
   );
 
   specify(
-    "who was alone is told by what the worker held at its death, not by what a later transaction finds",
+    "which job was alone is decided by what the worker held at its death, not by what a later transaction finds",
     async (fixture) => {
       await fixture.enqueue("a", "b", "c");
       const worker = await fixture.worker("w");
@@ -69,7 +69,7 @@ export function specifyIsolation(specify: Specify): void {
   );
 
   specify(
-    "known bug 10: the last crash of a job is told: by its state, its error, its history and the incident",
+    "known bug 10: the last crash of a job is recorded: in its state, its error, its history and the incident",
     async (fixture) => {
       await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
       await fixture.enqueue("a");

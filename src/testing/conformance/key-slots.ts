@@ -32,7 +32,7 @@ export function specifyKeySlots(specify: Specify): void {
   );
 
   specify(
-    "known bug 28: a reclaim gives the slot back: a tenant at capacity goes on after the death of its worker",
+    "known bug 28: a reclaim frees the slot: a tenant at capacity goes on after the death of its worker",
     async (fixture) => {
       await declareAndFill(fixture, 3, 6);
       const dead = await fixture.worker("dead");
@@ -115,7 +115,7 @@ export function specifyKeySlots(specify: Specify): void {
   );
 
   specify(
-    "known bug 34: a job that waits for room is not taken and put back: nothing of it is counted",
+    "known bug 34: a job that waits for room is not claimed and released: nothing of it is counted",
     async (fixture) => {
       await declareAndFill(fixture, 1, 2);
       const worker = await fixture.worker("w");

@@ -94,7 +94,7 @@ function specifyRunning(specify: Specify): void {
       assert.deepEqual(idsOf(await take(other, 10)), ["second"]);
     });
 
-  specify("a zombie gives no slot back: the limit holds after it wakes (known bug 27)", async (fixture) => {
+  specify("a zombie frees no slot: the limit holds after it wakes (known bug 27)", async (fixture) => {
     await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 1 })] }));
     await fixture.enqueue(...names("a", 4).map((id) => of("acme", id)));
     const zombie = await fixture.worker("zombie");

@@ -190,7 +190,7 @@ export function specifyLosses(specify: Specify): void {
       await fixture.enqueue("killer");
       for (const worker of await loseThrice(fixture, "killer")) await resolve(fixture, worker, "away");
       const again = await fixture.worker("again");
-      assert.deepEqual(idsOf(await again.claim(1)), ["killer"], "the first of them was no death alone");
+      assert.deepEqual(idsOf(await again.claim(1)), ["killer"], "the first of them was not a death alone");
       await lose(fixture, again);
       await resolve(fixture, again, "away");
       const { state, counters, history } = await fixture.job("killer");

@@ -104,7 +104,7 @@ export function specifyRecover(specify: Specify): void {
   );
 
   specify(
-    "known bug 37: a worker that drains while it is recovered claims none of what was put back, nor anything else",
+    "known bug 37: a worker that drains while it is recovered claims none of what was requeued, nor anything else",
     async (fixture) => {
       await fixture.enqueue("a", "b", "c");
       const worker = await fixture.worker("w");

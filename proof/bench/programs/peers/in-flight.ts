@@ -1,4 +1,4 @@
-// So many callers at once, each waiting for its own job before it sends the next; answers jobs per second.
+// So many callers at once, each waiting for its own job before it sends the next; returns jobs per second.
 export async function inFlight(
   { count, width }: { readonly count: number; readonly width: number },
   send: (n: number) => Promise<unknown>,

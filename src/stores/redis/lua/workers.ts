@@ -45,7 +45,7 @@ end
 return {live and 1 or 0, replaced, count, int(digest), overdue, list, int(now)}
 `;
 
-/** A worker of a former run of the server that nobody has recovered. */
+/** A worker of a former run of the server that was not recovered yet. */
 export const FORMER = /* lua */ `
 local w = W.find(arg())
 return w and w.runs < RUNS and w.state == 'live' and 1 or 0

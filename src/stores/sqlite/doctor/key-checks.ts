@@ -25,7 +25,7 @@ const NAME_AT_DOOR =
 const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: string) => string, sql: string])[] = [
   [
     "held-without-door",
-    (n) => `${n} job(s) are held, but at no door, so that nobody admits them`,
+    (n) => `${n} job(s) are held, but at no door, so that they are never admitted`,
     `SELECT j.id AS name FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq
      WHERE ${HELD} AND (e.place IN (${PLACE.held}, ${PLACE.first}) AND e.door IS NOT NULL) IS NOT 1`,
   ],
@@ -42,7 +42,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
   // A key that is full, closed, or has a rate may keep its jobs waiting; one that will be looked at does not for long.
   [
     "key-stuck",
-    (n) => `${n} key(s) have room for a job that is held, and nobody will look at them`,
+    (n) => `${n} key(s) have room for a job that is held, and are not marked to be checked`,
     `SELECT DISTINCT ${NAME_AT_DOOR} || ' of ' || d.door AS name
      FROM (SELECT door, min(job) AS job FROM outlive_extras WHERE door > 0 GROUP BY door) d JOIN outlive_extras e ON e.job = d.job
      LEFT JOIN outlive_keys o ON o.id = d.door LEFT JOIN outlive_limits l ON l.name = ${NAME_AT_DOOR}

@@ -1,0 +1,178 @@
+// Holds the words: what a person reads (documents, messages, comments, titles of tests) is plain English, without the expressions that a
+// reader has to translate. Each one is listed with what to write instead, and with texts that show what is meant and what is not.
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { proseOf } from "./support/source-text.ts";
+
+interface Expression {
+  readonly pattern: RegExp;
+  readonly instead: string;
+  readonly found: readonly string[];
+  readonly fine: readonly string[];
+}
+
+const expressions: readonly Expression[] = [
+  {
+    pattern:
+      /\b(?:is|are|was|were|be|been|being) (?:not |long |now |just |all )?over\b(?! (?:\d|the|a|an|its|all|by|to)\b)/i,
+    instead: "finished, ended, expired",
+    found: ["The lease is over.", "workers that are not over"],
+    fine: ["The margin is over the limit.", "over and over"],
+  },
+  {
+    pattern: /\btold\b(?! apart)/i,
+    instead: "reported, printed, notified",
+    found: ["A failure is told once."],
+    fine: ["Two deaths are told apart.", "It says so."],
+  },
+  {
+    pattern: /\b(?:is|are|was|were|be|been) said\b/i,
+    instead: "says, logs, states; name what says it",
+    found: ["That is said in the log."],
+    fine: ["The log says so."],
+  },
+  {
+    pattern:
+      /(?<!\b(?:the|its|their|these|those|of|no|all|two|lost|late|ambiguous|same|other|with|in|for|whose|and|local|return|many|between|as|\d+|'s) |\/)\banswers\b(?!\[| =| end| (?:that|are|were|come|came|may|can|checked|of)\b)/i,
+    instead: "returns, responds",
+    found: ["It answers a handle.", "Which the server answers."],
+    fine: [
+      "Ambiguous answers are retried.",
+      "the answers of the server",
+      "local answers = {}",
+      "86,229 answers checked",
+    ],
+  },
+  {
+    pattern: /\bbesides?\b/i,
+    instead: "alongside, next to, in addition to",
+    found: ["the package beside it"],
+    fine: ["on the side"],
+  },
+  {
+    pattern: /\b(?:anew|once more)\b/i,
+    instead: "again",
+    found: ["planned anew", "runs Once more"],
+    fine: ["a new plan", "more than once"],
+  },
+  {
+    pattern: /\bmend(?:s|ed|ing)?\b/i,
+    instead: "fix, repair",
+    found: ["nothing is mended"],
+    fine: ["recommended", "amend"],
+  },
+  {
+    pattern: /(?<!["`])\b(?:whoever|nobody|somebody)\b(?!["`])/i,
+    instead: "no process, another process, the caller, a person; name who it is",
+    found: ["Whoever recovers", "Nobody's lock"],
+    fine: ['the id "nobody"', "no one"],
+  },
+  {
+    pattern: /\b(?:give|gives|given|gave|giving|puts?|putting) (?:\w+ ){0,2}back\b/i,
+    instead: "release, requeue, restore",
+    found: ["what it holds is given back", "puts its jobs back"],
+    fine: ["taken back", "what it held goes back"],
+  },
+  {
+    pattern: /\b(?:leaves?|left|leaving) away\b/i,
+    instead: "omit, remove",
+    found: ["left away"],
+    fine: ["left out"],
+  },
+  { pattern: /\bfor ever\b/i, instead: "forever", found: ["waits for ever"], fine: ["for every job", "forever"] },
+  {
+    pattern: /\bby (?:itself|themselves)\b/i,
+    instead: "automatically, on its own",
+    found: ["goes on by itself"],
+    fine: ["the job itself"],
+  },
+  {
+    pattern:
+      /(?<!\bthere )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|fewer\b|later\b|earlier\b|larger\b|older\b|newer\b|greater\b|one\b)/i,
+    instead: "is not a",
+    found: ["A text is no pattern."],
+    fine: ["There is no file.", "It is no longer there.", "It is no older than a second."],
+  },
+  {
+    pattern: /(?<!\bthere )\b(?:is|are|was|were) none\b(?! of\b)/i,
+    instead: "is not one; name it",
+    found: ["a state that is none"],
+    fine: ["There is none.", "none is found"],
+  },
+];
+
+const root = fileURLToPath(new URL("../", import.meta.url));
+
+/** Released migrations are never edited, not even in their comments. */
+const RELEASED = /^src\/stores\/(?:postgres\/migrations\/|sqlite\/schema\.ts)/;
+/** This file lists the expressions; the others hold texts of other programs, or measured output. */
+const QUOTED = /^(?:test\/plain-english\.test\.ts|test\/fixtures\/|docs\/requirements\.md)/;
+
+for (const { pattern, instead, found, fine } of expressions) {
+  test(`${pattern} finds what it is about (${instead}) and nothing else`, () => {
+    for (const text of found) assert.match(text, pattern);
+    for (const text of fine) assert.doesNotMatch(text, pattern);
+  });
+}
+
+for (const folder of ["src", "proof", "scripts", "examples", "docs", "."]) {
+  test(`what a person reads in ${folder === "." ? "the documents of the repository" : folder} is plain English`, () => {
+    const offences = offencesIn(folder);
+    assert.equal(offences.length, 0, offences.join("\n"));
+  });
+}
+
+test("titles and comments of tests are plain English", () => {
+  const offences = offencesIn("test");
+  assert.equal(offences.length, 0, offences.join("\n"));
+});
+
+function offencesIn(folder: string): string[] {
+  return textsIn(folder).flatMap(([path, text]) =>
+    text
+      .split("\n")
+      .flatMap((line, at) =>
+        expressions.flatMap(({ pattern, instead }) =>
+          pattern.test(line)
+            ? [`${path}:${at + 1} ${pattern.exec(line)![0]} (instead: ${instead}): ${line.trim()}`]
+            : [],
+        ),
+      ),
+  );
+}
+
+/** What a person reads of each file: documents whole, of code the comments and texts, of tests the comments and titles. */
+function textsIn(folder: string): [path: string, text: string][] {
+  return readdirSync(root + folder, { recursive: folder !== ".", withFileTypes: true })
+    .filter((entry) => entry.isFile() && /\.(?:ts|mts|mjs|md|yaml)$/.test(entry.name))
+    .map((entry) =>
+      `${entry.parentPath}/${entry.name}`
+        .slice(root.length)
+        .replaceAll("\\", "/")
+        .replace(/^\.?\//, ""),
+    )
+    .filter((path) => !RELEASED.test(path) && !QUOTED.test(path) && !path.includes("node_modules"))
+    .map((path) => {
+      const text = readFileSync(root + path, "utf8");
+      if (!/\.m?[tj]s$/.test(path)) return [path, text];
+      // A text of one word is a name.
+      const prose = proseOf(text).replace(/(["'`])[\w-]+\1/g, (name) => " ".repeat(name.length));
+      return [path, path.startsWith("test/") ? titlesAndComments(text, prose) : prose];
+    });
+}
+
+/** In tests other texts are data. */
+function titlesAndComments(text: string, prose: string): string {
+  const lines = text.split("\n");
+  const call = /^\s*(?:await t\.)?(?:test|it|describe|specify)\(/;
+  const isRead = (line: string, at: number): boolean =>
+    /^\s*(?:\/\/|\/?\*)/.test(line) ||
+    call.test(line) ||
+    (call.test(lines[at - 1] ?? "") && lines[at - 1]!.endsWith("("));
+  return prose
+    .split("\n")
+    .map((line, at) => (isRead(lines[at]!, at) ? line : ""))
+    .join("\n");
+}
