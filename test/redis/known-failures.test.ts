@@ -161,7 +161,7 @@ test("R8: rows beyond 300,000,000, and times in ms, are kept as whole numbers", 
   assert.deepEqual(await store.upkeep.integrity(), []);
 });
 
-test("R12: a user without channels is refused with the rights that are missing, and one without INFO, SCAN, blocking commands and functions works", async (t) => {
+test("R12 R14 R16: a user without channels is refused with the rights that are missing, and one without INFO, SCAN, blocking commands and functions works", async (t) => {
   const everything = "+@all -@dangerous -@admin";
   const server = await ownRedis(t, {
     acl: [
