@@ -182,3 +182,21 @@ test("redis.replicas: a write is acknowledged when that many replicas have it, a
   const repeated = await again(() => store.enqueue([draft("alone")]));
   assert.deepEqual(repeated, [{ id: "alone", created: false }], "the write stood");
 });
+
+test("outlive check prints when the server flushes, and what a user may not ask for is said to be unknown", async (t) => {
+  const app = "user app on >secret +@all -@dangerous -@admin ~o:* &o:*";
+  const server = await ownRedis(t, {
+    fsync: "everysec",
+    acl: ["user default on nopass +@all ~* &*", app],
+    settings: { "no-appendfsync-on-rewrite": "yes" },
+  });
+  const texts = async (url: string): Promise<readonly string[]> => {
+    const { store } = storeOn(t, url);
+    return (await store.upkeep.advice!()).map(({ level, text }) => `${level}: ${text}`);
+  };
+  const all = (await texts(server.url())).join("\n");
+  assert.match(all, /^ok: (Redis|Valkey) \d+\.\d+\.\d+, as master\.$/m);
+  assert.match(all, /^ok: .*a power loss takes the last one to two seconds/m);
+  assert.match(all, /^warning: no-appendfsync-on-rewrite is yes/m);
+  assert.match((await texts(server.url("app", "secret"))).join("\n"), /^warning: This user may not ask for INFO/);
+});

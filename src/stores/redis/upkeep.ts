@@ -17,7 +17,7 @@ export function upkeep(connection: Connection): Upkeep {
     async noteOpening(opening) {
       await connection.eval("noteOpening", [JSON.stringify(opening)]);
     },
-    advice: async () => adviceOf(await serverFacts(connection)),
+    advice: () => adviceOf(connection),
     integrity: () => integrity(connection),
     repair: () => repair(connection),
   };
@@ -65,31 +65,72 @@ export async function serverInfo(connection: Connection): Promise<ReadonlyMap<st
   }
 }
 
-function adviceOf(facts: ServerFacts): readonly Finding[] {
+/** Settings that INFO does not show. Empty: this user may not ask for them. */
+async function serverSettings(connection: Connection): Promise<Readonly<Record<string, string>>> {
+  const found: Record<string, string> = {};
+  for (const name of ["appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"])
+    try {
+      const reply = await connection.command("CONFIG", "GET", name);
+      // RESP3 returns a map, RESP2 a flat list.
+      const value = Array.isArray(reply) ? reply[1] : (reply as unknown as Record<string, string>)[name];
+      if (value !== undefined) found[name] = String(value);
+    } catch {
+      // Some services have no CONFIG, and some users may not call it.
+      return {};
+    }
+  return found;
+}
+
+const FLUSHED: Readonly<Record<string, readonly [Finding["level"], string]>> = {
+  always: ["ok", "The server flushes every write before it replies: nothing that was acknowledged is lost with it."],
+  everysec: ["ok", "The server flushes once a second: a power loss takes the last one to two seconds with it."],
+  no: [
+    "warning",
+    "appendfsync is no: a power loss takes whatever the system has not flushed. Set `appendfsync everysec`.",
+  ],
+};
+
+async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
+  const facts = await serverFacts(connection);
   const found: Finding[] = [];
   const add = (level: Finding["level"], text: string): void => void found.push({ level, text });
-  if (facts["aof_enabled"] === undefined) {
+  const is = (name: string): string => String(facts[name] ?? "");
+  if (facts["aof_enabled"] === undefined)
     add("warning", "This user may not ask for INFO, so what the server keeps after a crash is not known.");
-    return found;
+  else {
+    const settings = await serverSettings(connection);
+    const version = is("valkey_version") || is("redis_version");
+    add("ok", `${is("valkey_version") === "" ? "Redis" : "Valkey"} ${version}, as ${is("role")}.`);
+    if (facts["aof_enabled"] !== "1")
+      add(
+        "warning",
+        "The server keeps no append-only file: a crash of it loses everything since the latest snapshot. Set `appendonly yes`.",
+      );
+    else if (settings["appendfsync"] === undefined)
+      add(
+        "warning",
+        "The server keeps an append-only file. This user may not call CONFIG, so when it is flushed is not known.",
+      );
+    else add(...(FLUSHED[settings["appendfsync"]] ?? FLUSHED["no"]!));
+    if (settings["no-appendfsync-on-rewrite"] === "yes")
+      add("warning", "no-appendfsync-on-rewrite is yes: while the file is rewritten nothing is flushed. Set it to no.");
+    if (is("aof_last_write_status") === "err")
+      add("error", "The server's latest write to its append-only file failed. Look at its disk and its log.");
+    if (Number(is("connected_slaves")) > 0 && settings["min-replicas-to-write"] === "0")
+      add(
+        "warning",
+        "min-replicas-to-write is 0: a primary that lost its replicas goes on, and what it accepts is gone when one of them is promoted.",
+      );
+    if (is("maxmemory_policy") !== "noeviction")
+      add("error", `maxmemory-policy is ${is("maxmemory_policy")}: the server may drop jobs. Set noeviction.`);
+    if (Number(is("evicted_keys")) > 0)
+      add("warning", `The server has dropped ${is("evicted_keys")} keys since it started, of this store or another.`);
   }
-  if (facts["aof_enabled"] === "1") add("ok", "The server keeps an append-only file.");
-  else
-    add(
-      "warning",
-      "The server keeps no append-only file: a crash of it loses everything since the latest snapshot. Set `appendonly yes`.",
-    );
-  if (facts["maxmemory_policy"] !== "noeviction" && facts["maxmemory_policy"] !== undefined)
-    add("error", `maxmemory-policy is ${String(facts["maxmemory_policy"])}: the server may drop jobs. Set noeviction.`);
-  if (Number(facts["evicted_keys"] ?? 0) > 0)
-    add(
-      "warning",
-      `The server has dropped ${String(facts["evicted_keys"])} keys since it started, of this store or another.`,
-    );
   if (Number(facts["operationsLost"]) > 0)
     add(
       "warning",
-      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes knew of; ` +
-        `${String(facts["jobsSentAgain"])} job(s) were enqueued and ${String(facts["endsSentAgain"])} end(s) written again.`,
+      `When the server started last, ${is("operationsLost")} operation(s) were missing that processes knew of; ` +
+        `${is("jobsSentAgain")} job(s) were enqueued and ${is("endsSentAgain")} end(s) written again.`,
     );
   return found;
 }
