@@ -1,4 +1,4 @@
-// What users of other queues on Redis have reported, as tests of this store. The numbers are those of our collection (docs/redis.md lists where each is held);
+// What users of other queues on Redis have reported, as tests of this store. The numbers are those of our collection (docs/requirements.md lists where each is held);
 // those that need a server of another kind, or a kill, are in the other files of this folder.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
