@@ -13,3 +13,4 @@ export type { OutliveConfig } from "./engine/config.ts";
 export { job } from "./engine/options.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, OutliveError } from "./job/errors.ts";
+export { schedule } from "./schedules/declaration.ts";

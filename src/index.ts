@@ -1,7 +1,7 @@
 // The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
-export type { BatchInfo, FailedBatchRow, OpenBatch, Submitted, SubmitOptions } from "./batches/batch-client.ts";
+export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
 export type { Ingested } from "./batches/batch-worker.ts";
 export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
@@ -24,6 +24,8 @@ export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
+export { schedule, type PlannedFor, type ScheduleDeclaration, type ScheduleOptions } from "./schedules/declaration.ts";
+export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
 export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
@@ -33,6 +35,7 @@ export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, 
 export type { Json } from "./job/json.ts";
 export type { KeyState } from "./job/limits.ts";
 export { RetryLater } from "./job/waits.ts";
+export type { SubmittableBatch, Submitted, SubmittedWith } from "./job/submit.ts";
 export type { IncidentSummary } from "./recovery/incident.ts";
 export type { RecoveryReport } from "./recovery/incident.ts";
 export type {
@@ -49,4 +52,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
-export type { AwaitedJob, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";
+export type { AwaitedJob, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

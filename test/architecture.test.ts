@@ -47,7 +47,7 @@ const threadFiles = ["src/recovery/maintenance-thread.ts"];
 // below. The ports are the files directly in src/stores, except the registry and what only the stores themselves share.
 const domain = ["job", "ports", "recovery", "worker"];
 const ofStores = ["registry", "rows", "released-steps"];
-const parts = ["batches", "requests", "collections", "stores", "blobs", "files", "brokers", "telemetry"];
+const parts = ["batches", "schedules", "requests", "collections", "stores", "blobs", "files", "brokers", "telemetry"];
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   job: [],
   ports: ["job"],

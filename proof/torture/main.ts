@@ -3,7 +3,7 @@
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
 import { USAGE } from "./usage.ts";
 
-/** A rig takes its arguments and answers whether every promise was kept. */
+/** A rig takes its arguments and returns whether every promise was kept. */
 type Rig = (args: readonly string[]) => Promise<boolean>;
 
 const RIGS: Readonly<Record<string, () => Promise<Rig>>> = {

@@ -1,36 +1,30 @@
 // What programs do with batches: submit, append, seal, watch, abort, retry. No thread and no timer: any process may use it, and none has to stay.
-import { type BatchRow, type BatchState, decodeBlock, endedRows, hasEnded, roundKind } from "../job/batches.ts";
-import { assertKey } from "../job/enqueue.ts";
+import {
+  type BatchRow,
+  type BatchState,
+  decodeBlock,
+  endedRows,
+  FIRST_ROUND,
+  hasEnded,
+  roundKind,
+  takesRows,
+  totalOf,
+} from "../job/batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { encodeJson, type Json } from "../job/json.ts";
+import type { Json } from "../job/json.ts";
+import { batchDraft, type Submitted, type SubmittedWith } from "../job/submit.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
 import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
-import { type Appended, notOpen, type RowsOf, Submission } from "./submission.ts";
+import { notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
-export interface SubmitOptions<Context = Json> {
-  /** The same for all rows; each handler gets it as `run.context`. Default: null. */
-  readonly context?: Context;
-  /** Unique among the batches of the kind. A submission with a key that was killed is started again with the same source and the same key, and adds only what is missing. 1 to 255 characters. Default: none. */
-  readonly key?: string;
-  /** Higher runs first. Default 0, from -1000 to 1000. */
-  readonly priority?: number;
+export interface SubmitOptions<Context = Json> extends SubmittedWith<Context> {
   /** Keeps the rows back until the batch is sealed. Default false. */
   readonly hold?: boolean;
   /** Hears how many rows are in the store, now and then. Default: none. */
   readonly onProgress?: (rows: number) => void;
-}
-
-export interface Submitted {
-  readonly id: string;
-  /** Rows of the batch, all together. */
-  readonly rows: number;
-  /** Rows that were in the store before this call. */
-  readonly alreadyThere: number;
-  /** False: there was a batch with this key. */
-  readonly created: boolean;
 }
 
 /** A batch as people and programs see it. */
@@ -75,12 +69,6 @@ export interface FailedBatchRow {
 }
 
 const FAILED_BLOCKS = 100;
-/** The rows of this one come from programs; those of later ones are the failed rows of the round before, which their own job adds and seals. */
-const FIRST_ROUND = 1;
-
-function takesRows({ state, round }: BatchRow): boolean {
-  return state === "open" && round === FIRST_ROUND;
-}
 
 function stateFor({ state, round }: BatchRow): string {
   return state === "open" && round > FIRST_ROUND ? "being retried" : state;
@@ -105,25 +93,19 @@ export class BatchClient {
       resumes: true,
       onProgress: options.onProgress,
     });
-    let appended: Appended;
+    let added = 0;
     try {
-      appended = await submission.all(rows);
+      added = (await submission.all(rows)).rows;
     } catch (thrown) {
-      // Another submission with the same key may have read its source to the end before this one.
-      const isClosed = thrown instanceof OutliveError && thrown.code === ErrorCode.wrongState;
-      const sealed = isClosed && key !== null ? await this.#sealedByAnother(id) : null;
-      return sealed !== null ? { id, rows: sealed, alreadyThere: sealed, created } : this.#broken(id, key, thrown);
+      if (submission.refused === null) return await this.#broken(id, key, thrown);
+      // Another submission with the key has brought all rows. Into a batch that was aborted they were not.
+      if (key === null || !["sealed", "completed"].includes(submission.refused)) throw thrown;
+      added = submission.added;
     }
-    await this.seal(id);
-    return { id, rows: appended.rows + appended.skipped, alreadyThere: appended.skipped, created };
-  }
-
-  /** The rows of a batch that takes no more because it is sealed; null for any other. */
-  async #sealedByAnother(id: string): Promise<number | null> {
-    const [batch] = await this.#batches.get([id]);
-    return batch && batch.sealedAt !== null && batch.state !== "aborting" && batch.state !== "aborted"
-      ? totalOf(batch)
-      : null;
+    if (submission.refused === null) await this.seal(id);
+    // Counted by the batch: another submission with the same key may have added some of them.
+    const [now = batch] = await this.#batches.get([id]);
+    return { id, rows: totalOf(now), alreadyThere: totalOf(now) - added, created };
   }
 
   /** The source broke. With a key the batch stays open, to be submitted again; without one nothing could find it, so it is aborted. */
@@ -147,21 +129,7 @@ export class BatchClient {
   }
 
   async #open(contract: AnyBatch, options: SubmitOptions<unknown>): ReturnType<Batches["open"]> {
-    const { context = null, key, priority = 0, hold = false } = options;
-    if (key !== undefined) assertKey(key, `The key of a ${contract.name} batch`);
-    const checked = await contract.context?.["~standard"].validate(context);
-    if (checked?.issues) throw contextInvalid(contract.name, checked.issues);
-    const { blockRows, tolerance } = contract.settings;
-    return this.#batches.open({
-      id: this.#newId(),
-      kind: contract.name,
-      key: key ?? null,
-      context: encodeJson(context, `The context of a ${contract.name} batch`),
-      priority,
-      blockRows,
-      tolerance,
-      held: hold,
-    });
+    return this.#batches.open(await batchDraft(contract, options, this.#newId));
   }
 
   async append(contract: AnyBatch, id: string, rows: RowsOf<unknown>): Promise<{ readonly rows: number }> {
@@ -288,11 +256,6 @@ function readable(text: string): Pick<FailedBatchRow, "input" | "corrupt"> {
   }
 }
 
-/** Of all rounds: the failed rows of one are the rows of the next. */
-function totalOf({ earlier, rows }: BatchRow): number {
-  return earlier.succeeded + earlier.aborted + rows;
-}
-
 export function infoOf(batch: BatchRow): BatchInfo {
   const { id, kind, key, state, round, sums, earlier, rows, pace, createdAt, sealedAt, endedAt } = batch;
   const left = rows - endedRows(sums);
@@ -331,14 +294,4 @@ function whyNotEnded({ state, held }: BatchRow, left: number): string | null {
     return held ? "it is held until it is sealed" : "it is open: more rows may be appended until it is sealed";
   if (state === "aborting") return `it is being aborted; ${left} rows have not ended`;
   return left === 0 ? "all rows have ended; the next check ends it" : `${left} rows have not ended`;
-}
-
-function contextInvalid(kind: string, issues: readonly { readonly message: string }[]): OutliveError {
-  const found = issues.slice(0, 5).map(({ message }) => message);
-  return new OutliveError(
-    ErrorCode.inputInvalid,
-    `The context does not fit the schema of ${kind}: ${found.join("; ")}.`,
-    "Nothing was submitted. Correct the context or the schema.",
-    { kind, issues: found },
-  );
 }

@@ -2,13 +2,13 @@
 // the batch has ended. Two attempts never keep the same row twice, but one attempt may send a part twice: a line counts once.
 import type { OutputPart } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import type { Batches } from "../stores/batches.ts";
+import type { Batches, OutputPage } from "../stores/batches.ts";
 
 /** What one row may write to one file at a time, in characters. */
 const MAX_TEXT = 1 << 20;
 const MAX_NAME = 100;
-/** How many blocks one read of an assembly brings. */
-const PAGE = 200;
+/** How many blocks one read of an assembly brings. The next read is under way while these are put together, so two of them are in memory. */
+const PAGE = 100;
 
 export function assertOutput(file: unknown, text: unknown, line: number): void {
   const wrong =
@@ -51,24 +51,46 @@ export async function* assembled(
 ): AsyncGenerator<Uint8Array> {
   const encoder = new TextEncoder();
   const rounds = Array.from({ length: round }, (_, at) => blocksOf(batches, id, at + 1, file));
-  for await (const lines of merged(rounds)) yield encoder.encode(lines.map(([, text]) => text).join(""));
+  for await (const lines of merged(rounds)) {
+    let joined = "";
+    for (const [, text] of lines) joined += text;
+    yield encoder.encode(joined);
+  }
 }
 
 type Lines = [line: number, text: string][];
 
 /** What each block of a round wrote to the file, by line. */
 async function* blocksOf(batches: Batches, batch: string, round: number, file: string): AsyncGenerator<Lines> {
-  let after: number | null = null;
-  do {
-    const page = await batches.outputs(batch, round, file, after, PAGE);
-    for (const parts of page.blocks) {
-      const lines = new Map<number, string>();
-      for (const part of parts)
-        for (const [line, text] of JSON.parse(part) as Lines) if (!lines.has(line)) lines.set(line, text);
-      yield [...lines].toSorted(([a], [b]) => a - b);
-    }
-    after = page.next;
-  } while (after !== null);
+  const read = (after: number | null): Promise<OutputPage> => {
+    const reading = batches.outputs(batch, round, file, after, PAGE);
+    // Heard when its turn comes; the assembly may end before that.
+    reading.catch(() => {});
+    return reading;
+  };
+  for (let reading: Promise<OutputPage> | null = read(null); reading !== null;) {
+    const { blocks, next }: OutputPage = await reading;
+    reading = next === null ? null : read(next);
+    for (const parts of blocks) yield linesOf(parts);
+  }
+}
+
+/** Most blocks end in one write, in the order of their lines: then nothing has to be sorted, and no line is there twice. */
+function linesOf(parts: readonly string[]): Lines {
+  const [first] = parts;
+  if (parts.length === 1) {
+    const lines = JSON.parse(first!) as Lines;
+    if (isInOrder(lines)) return lines;
+  }
+  const texts = new Map<number, string>();
+  for (const part of parts)
+    for (const [line, text] of JSON.parse(part) as Lines) if (!texts.has(line)) texts.set(line, text);
+  return [...texts].toSorted(([a], [b]) => a - b);
+}
+
+function isInOrder(lines: Lines): boolean {
+  for (let at = 1; at < lines.length; at++) if (lines[at]![0] <= lines[at - 1]![0]) return false;
+  return true;
 }
 
 /** Several streams of lines as one, by line. One stream passes as it is. */

@@ -13,6 +13,7 @@ import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand } from "./commands/incidents.ts";
 import { recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { schedulesCommand } from "./commands/schedules.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -200,6 +201,7 @@ export const COMMANDS: readonly Register[] = [
   pauseCommand,
   limitCommand,
   limitsCommand,
+  schedulesCommand,
   batchesCommand,
   submitCommand,
   workersCommand,

@@ -3,13 +3,15 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
 import { doneKind, ingestKind, roundKind, type Tolerance } from "../job/batches.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
+import { isScheduleDeclaration, type ScheduleDeclaration } from "../schedules/declaration.ts";
 import { check, refuse } from "./option-checks.ts";
 import { job, type KindOptions, type LimitOptions, schemaOf } from "./options.ts";
 import { BATCH_OPTIONS } from "./settings.ts";
 
-export { isBatch };
+export { isBatch, isScheduleDeclaration };
 
 /** The options of a batch, in addition to its schemas and to those of a job, which hold for its blocks. */
 export interface BatchOptions {
@@ -95,7 +97,23 @@ function defined(options: Readonly<Record<string, unknown>>): Readonly<Record<st
 
 /** The contracts that `jobs` come to: a batch stands for the kinds of its jobs. */
 export function kindsOf(jobs: readonly object[]): readonly object[] {
-  return jobs.flatMap((one) => (isBatch(one) ? Object.values(one.kinds) : [one]));
+  return jobs.flatMap((one) => (isBatch(one) ? Object.values(one.kinds) : isScheduleDeclaration(one) ? [] : [one]));
+}
+
+/** The schedules among `jobs`, by name. */
+export function schedulesOf(jobs: readonly object[]): ReadonlyMap<string, ScheduleDeclaration> {
+  const declared = new Map<string, ScheduleDeclaration>();
+  for (const one of jobs.filter(isScheduleDeclaration)) {
+    if (declared.has(one.name) && declared.get(one.name) !== one)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `Two different schedules are named ${one.name}.`,
+        "Give each schedule its own name.",
+        { schedule: one.name },
+      );
+    declared.set(one.name, one);
+  }
+  return declared;
 }
 
 export function batchesOf(jobs: readonly object[]): ReadonlyMap<string, AnyBatch> {

@@ -5,7 +5,6 @@ import {
   type BatchInfo,
   type FailedBatchRow,
   type OpenBatch,
-  type Submitted,
   type SubmitOptions,
 } from "../batches/batch-client.ts";
 import type { Ingested } from "../batches/batch-worker.ts";
@@ -18,6 +17,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
+import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
@@ -27,7 +27,9 @@ import type { WorkerRow } from "../stores/liveness.ts";
 import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
 import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
-import { batchesOf, kindsOf } from "./batch.ts";
+import { ScheduleClient } from "../schedules/schedules.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { Results } from "./results.ts";
@@ -67,6 +69,9 @@ export class Client {
   protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
   #batchClient: BatchClient | undefined;
+  /** The schedules that this program declares. */
+  protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
+  #schedules: ScheduleClient | undefined;
   #closed = false;
 
   /** Use `connect` or `open`. */
@@ -77,14 +82,21 @@ export class Client {
     {
       batches = NO_BATCHES,
       events = UNHEARD,
+      schedules = NO_SCHEDULES,
       newId = idSource(systemClock, systemRandom),
-    }: { batches?: ReadonlyMap<string, AnyBatch>; events?: Emitter; newId?: () => string } = {},
+    }: {
+      batches?: ReadonlyMap<string, AnyBatch>;
+      schedules?: ReadonlyMap<string, ScheduleDeclaration>;
+      events?: Emitter;
+      newId?: () => string;
+    } = {},
   ) {
     this.#newId = newId;
     this.store = store;
     this.contracts = contracts;
     this.#release = release;
     this.batchKinds = batches;
+    this.declaredSchedules = schedules;
     this.#events = events;
   }
 
@@ -221,6 +233,24 @@ export class Client {
     return report && { ...report, text: reportText(report) };
   }
 
+  /** Schedules: set, list, preview, pause, run, backfill and remove them at run time. Workers fire them. */
+  get schedules(): ScheduleClient {
+    const { schedules, name } = this.store;
+    if (schedules === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The store ${name} has no schedules.`,
+        "Use a store of this version of Outlive.",
+        { store: name },
+      );
+    return (this.#schedules ??= new ScheduleClient({
+      schedules,
+      newId: this.#newId,
+      assertKnown: (contract) => this.assertKnown(contract),
+      declared: this.declaredSchedules,
+    }));
+  }
+
   // ---- batches
 
   /** Submits rows as one batch, in constant memory, and seals it. With a `key` a submission that was killed goes on where it ended. */
@@ -247,9 +277,18 @@ export class Client {
     source: string | { readonly blob: string },
     options: IngestOptions<NoInfer<Context>> = {},
   ): Promise<{ readonly job: JobId<Ingested> }> {
+    return { job: await this.ingestAs(this.#newId(), batch as unknown as AnyBatch, source, options) };
+  }
+
+  /** As `ingest`, by a job of this id. */
+  protected async ingestAs(
+    id: string,
+    batch: AnyBatch,
+    source: string | { readonly blob: string },
+    options: IngestOptions<unknown>,
+  ): Promise<JobId<Ingested>> {
     this.#batchesFor(batch);
     const { context = null, key, priority = 0, hold = false, format = "csv" } = options;
-    const id = this.#newId();
     const file = typeof source === "string" ? source : source.blob;
     if (key !== undefined) assertKey(key, `The key of a ${batch.name} batch`);
     if (typeof file !== "string" || file === "" || !["csv", "ndjson"].includes(format))
@@ -261,9 +300,8 @@ export class Client {
       );
     const from = typeof source === "string" ? "path" : "blob";
     const input: IngestedFile = { file, from, format, key: key ?? id, context: context as Json, priority, hold };
-    const contract = (batch as unknown as AnyBatch).kinds.ingest;
-    const { id: job } = await this.enqueue(contract as never, input as never, { id, priority });
-    return { job: job as string };
+    const { id: job } = await this.enqueue(batch.kinds.ingest as never, input as never, { id, priority });
+    return job as string;
   }
 
   /** Opens a batch to which rows are appended until it is sealed. With a `key` it returns the open one that has it. */
@@ -360,6 +398,7 @@ export class Client {
 }
 
 const NO_BATCHES: ReadonlyMap<string, AnyBatch> = new Map();
+const NO_SCHEDULES: ReadonlyMap<string, ScheduleDeclaration> = new Map();
 /** A client has no listeners. */
 const UNHEARD: Emitter = { emit: () => {}, has: () => false };
 
@@ -367,6 +406,15 @@ const UNHEARD: Emitter = { emit: () => {}, has: () => false };
 export interface IngestOptions<Context = Json> extends Omit<SubmitOptions<Context>, "onProgress"> {
   /** Default "csv". */
   readonly format?: "csv" | "ndjson";
+}
+
+/** The options of `watchFolder`. */
+export interface WatchFolderOptions<Context = Json> extends Pick<
+  IngestOptions<Context>,
+  "context" | "priority" | "format"
+> {
+  /** How often the folder is read. A file is taken when it has not changed from one time to the next. Default "1s"; from "10ms" to "24d". */
+  readonly every?: Duration;
 }
 
 export interface BatchListOptions {
@@ -408,7 +456,7 @@ export async function connect(where: string | OutliveConfig, given: ClientOption
   try {
     const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
     if (kinds.length > 0) await store.declare(kinds);
-    return new Client(store, contracts, release, { batches: batchesOf(jobs) });
+    return new Client(store, contracts, release, { batches: batchesOf(jobs), schedules: schedulesOf(jobs) });
   } catch (thrown) {
     await release();
     throw thrown;

@@ -1,25 +1,28 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
 import { BatchWorker } from "../batches/batch-worker.ts";
 import type { BatchInfo } from "../batches/batch-client.ts";
-import type { AnyBatch } from "../batches/contract.ts";
+import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import type { JobState } from "../job/job.ts";
+import { isTerminal, type JobState } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
-import { Client } from "./client.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { ScheduleFiring } from "../schedules/firing.ts";
+import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
-import { closest } from "./option-checks.ts";
+import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
@@ -42,6 +45,8 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Schedules that the program declares. Omitted: none. */
+  readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Where output files go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
@@ -58,6 +63,8 @@ export class Engine extends Client {
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
   #limits: KeyLimits | undefined;
+  readonly #folders = new Set<WatchedFolder>();
+  #firing: ScheduleFiring | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -65,6 +72,7 @@ export class Engine extends Client {
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
+      ...(wiring.schedules && { schedules: wiring.schedules }),
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
     });
@@ -147,7 +155,33 @@ export class Engine extends Client {
       const passedMs = clock.mono() - (abortedMono ?? clock.mono());
       void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
+    await this.#fireSchedules(host);
     return host;
+  }
+
+  /** A worker whose schedules are refused does not start. */
+  async #fireSchedules(host: WorkerHost): Promise<void> {
+    const { backend, clock, bus: events, settings } = this.#wiring;
+    const { store } = backend;
+    if (store.schedules === undefined) {
+      if (this.declaredSchedules.size > 0) void this.schedules;
+      return;
+    }
+    const { declaredSchedules: declared } = this;
+    const { pollMs } = settings;
+    const firing = new ScheduleFiring(
+      { store, clock, events, declared, worker: () => host.id, pollMs },
+      store.schedules,
+    );
+    this.#firing = firing;
+    void host.stopped.catch(() => {}).finally(() => void firing.stop());
+    try {
+      for (const { contract } of declared.values()) this.assertKnown(contract);
+      await firing.start();
+    } catch (thrown) {
+      await host.stop({ grace: "0s" });
+      throw thrown;
+    }
   }
 
   /** What this process runs for each kind of batch, by the name of the batch. */
@@ -166,6 +200,44 @@ export class Engine extends Client {
       settingsOf: (contract) => settingsWithDefaults(contract, settings),
     });
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
+  }
+
+  /**
+   * Has workers read each file that comes into a folder into a batch of its own, once, and moves it to `done` or `failed` in that folder. Runs until it is stopped
+   * or the engine closes; several processes may watch the same folder. Every worker must be able to read it under this path.
+   */
+  async watchFolder<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    folder: string,
+    options: WatchFolderOptions<NoInfer<Context>> = {},
+  ): Promise<{ stop(): Promise<void> }> {
+    const { clock, bus: events } = this.#wiring;
+    const { every = "1s", ...ofFile } = options;
+    const contract = batch as unknown as AnyBatch;
+    if (this.batchKinds.get(contract?.name) !== contract) throw unknownKind(contract?.name, this.batchKinds);
+    const take = async (path: string, name: string): Promise<FileState> => {
+      // Held until all rows are in: of a file that is broken in the middle none has run, and the corrected one runs them all.
+      const job = await this.ingestAs(`${contract.name}:file:${name}`, contract, path, { ...ofFile, hold: true });
+      const state = (await this.get(job))?.state ?? "queued";
+      if (state === "succeeded") return "done";
+      if (!isTerminal(state)) return "waiting";
+      for (const { id, key } of await this.batches({ kind: contract.name, state: "open", limit: 1_000 }))
+        if (key === job) await this.abortBatch(id);
+      return "failed";
+    };
+    const everyMs = durationMs(every, "The option every of watchFolder");
+    refuse(everyMs < 10, "every of watchFolder", `is ${JSON.stringify(every)}`, 'Use "10ms" or longer.');
+    const watched = await new WatchedFolder(folder, everyMs, { clock, events, take }).start();
+    this.#folders.add(watched);
+    return {
+      stop: async () => {
+        this.#folders.delete(watched);
+        await watched.stop();
+      },
+    };
   }
 
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
@@ -251,7 +323,9 @@ export class Engine extends Client {
   override async close(options: { readonly grace?: Duration } = {}): Promise<void> {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
+    await this.#firing?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
+    await Promise.all([...this.#folders].map((watched) => watched.stop()));
     await this.#batchWorker?.close();
     await super.close();
   }

@@ -9,7 +9,7 @@ import { assertNotBundled } from "../platform/program-file.ts";
 import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
-import { batchesOf } from "./batch.ts";
+import { batchesOf, schedulesOf } from "./batch.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
@@ -56,7 +56,14 @@ async function make(
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
   const identity = processIdentity();
-  const deps = { clock: systemClock, random: systemRandom };
+  if (options.clock !== undefined && !row.isPrivate(url))
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `A clock of one's own was passed to open() with ${shownAddress(url)}.`,
+      "Other processes do not have it. Use sqlite::memory: in tests, or remove the option.",
+      { option: "clock" },
+    );
+  const deps = { clock: options.clock ?? systemClock, random: systemRandom };
   const { readOnly, startUp } = settings;
   const kind = { migrate, startUp, readOnly };
   const { contactMs } = settings.times;
@@ -67,6 +74,7 @@ async function make(
     settings,
     contracts,
     batches: batchesOf(jobs),
+    schedules: schedulesOf(jobs),
     blobs,
     ...deps,
     clock,

@@ -18,7 +18,7 @@ import {
   type LimitSettings,
   MAX_WEIGHT,
 } from "../job/limits.ts";
-import { type Duration, durationMs } from "../job/time.ts";
+import { type Clock, type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
 import type { RepairMode } from "../stores/store-parts.ts";
@@ -87,6 +87,8 @@ export interface EngineOptions {
   };
   /** Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist. Default false. */
   readonly readOnly?: boolean;
+  /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it. Default: the clock of this machine, or of the server. */
+  readonly clock?: Clock;
   readonly postgres?: PostgresOptions;
   readonly redis?: RedisOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */

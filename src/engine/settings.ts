@@ -322,6 +322,15 @@ export const PROGRAM_OPTIONS = {
     sentence:
       "Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist.",
   },
+  clock: {
+    type: "code",
+    default: null,
+    takes: "a clock, such as that of virtualClock()",
+    accepts: (value) => isRecord(value) && typeof value["now"] === "function" && typeof value["after"] === "function",
+    otherwise: "the clock of this machine, or of the server",
+    sentence:
+      'The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it.',
+  },
   "postgres.pool": {
     type: "code",
     default: null,

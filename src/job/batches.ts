@@ -219,6 +219,18 @@ export interface Pace {
   readonly toRows: number;
 }
 
+/** The rows of this round come from programs; those of later ones are the failed rows of the round before, which their own job adds and seals. */
+export const FIRST_ROUND = 1;
+
+export function takesRows({ state, round }: Pick<BatchRow, "state" | "round">): boolean {
+  return state === "open" && round === FIRST_ROUND;
+}
+
+/** Of all rounds: the failed rows of one are the rows of the next. */
+export function totalOf({ earlier, rows }: Pick<BatchRow, "earlier" | "rows">): number {
+  return earlier.succeeded + earlier.aborted + rows;
+}
+
 /** How a batch ends or goes on: what its sums say. Null: it goes on as it is. */
 export function decideBatch(batch: BatchRow): "completed" | "failed" | "aborted" | "abort" | null {
   const { state, sums, rows } = batch;

@@ -8,6 +8,7 @@ import type { RunCall } from "../worker/run.ts";
 import type { RowSums } from "./batches.ts";
 import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
+import type { SkipReason } from "./schedules.ts";
 
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
@@ -35,6 +36,29 @@ export interface Events {
     readonly state: "completed" | "failed" | "aborted";
     readonly rows: RowSums & { readonly total: number };
   };
+  /** A schedule enqueued the job of an occurrence (`at`, in ms). Emitted by the process that did it. */
+  "schedule.fired": {
+    readonly schedule: string;
+    readonly kind: string;
+    readonly jobId: string;
+    readonly at: number;
+    readonly caughtUp: boolean;
+  };
+  /** Occurrences of a schedule were not enqueued: they were missed, too old, or the job before had not ended. At least `count` of them. */
+  "schedule.skipped": {
+    readonly schedule: string;
+    readonly kind: string;
+    readonly reason: SkipReason;
+    readonly from: number;
+    readonly to: number;
+    readonly count: number;
+  };
+  /** A schedule could not be fired, or declared. It is tried again. */
+  "schedule.failed": { readonly schedule: string; readonly error: StoredError };
+  /** The program declares an older form of a schedule than another live worker does: the newer one is kept. */
+  "schedule.outdated": { readonly schedule: string };
+  /** The time of a schedule was computed with other time-zone data than this process has: the two may disagree about its occurrences. */
+  "schedule.zones": { readonly schedule: string; readonly here: string; readonly there: string };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -117,6 +141,8 @@ export interface Events {
   };
   /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
+  /** A watched folder, or a file in it, could not be read or moved; it is tried again. */
+  "folder.failed": { readonly folder: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
@@ -146,6 +172,11 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "recovery.failed": false,
   "recovery.waits": false,
   "batch.ended": false,
+  "schedule.fired": false,
+  "schedule.skipped": false,
+  "schedule.failed": false,
+  "schedule.outdated": false,
+  "schedule.zones": false,
   "job.recovered": false,
   "worker.gone": false,
   "loss.resolved": false,
@@ -171,6 +202,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "job.log": false,
   "call.failed": false,
   "store.failed": false,
+  "folder.failed": false,
   "store.called": true,
   "open.waits": false,
   "integrity.checked": false,

@@ -97,6 +97,18 @@ export function throttleSettings(name: string): LimitSettings | null {
   return { name, running: null, intervalMs, burst: 1, strict: false };
 }
 
+/** The limit behind a schedule whose occurrences queue: its jobs run one after the other, in their order. Known without a declaration, too. */
+const QUEUED = "schedule/queue";
+
+export function scheduleKey(schedule: string): JobKey {
+  return jobKey(QUEUED, schedule);
+}
+
+/** The settings of a limit that no program declares, by its name; null: it is not such a limit. */
+export function impliedSettings(name: string): LimitSettings | null {
+  return name === QUEUED ? { name, running: 1, intervalMs: null, burst: 1, strict: true } : throttleSettings(name);
+}
+
 /** What is stored about a key, and how many jobs count against it. */
 export interface KeyFacts {
   readonly id: number;
@@ -246,8 +258,8 @@ class Room {
 
 // ---- fairness: the keys of a kind take turns
 //
-// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take just now, so no more is admitted than is
-// claimed at once, and the order inside the ready index does not matter. Its keys stand in a ring, and each visit of the ring takes as many jobs of a
+// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take just now (`gateRoom`), so that the
+// order inside the ready index does not matter. Its keys stand in a ring, and each visit of the ring takes as many jobs of a
 // key as its weight: whatever others have queued, a key with one job waits for one round. A job that a limit has no room for waits at the door of that
 // limit, where keys take turns, too; when there is room it competes at the gate again. A ring is a position and nothing else: a process that is killed
 // loses nothing with it.
@@ -273,9 +285,32 @@ export interface RingMember {
   readonly jobs: readonly HeldCandidate[];
 }
 
-/** The facts of a gate: room for `demand` jobs, and no other bound. */
-export function gateFacts(gate: number, demand: number): KeyFacts {
-  const limit = { running: demand, intervalMs: null, burst: 1, strict: false };
+/** What workers do about one kind at the moment in which one of them visits its gate. */
+export interface AtGate {
+  /** For how many jobs the visiting worker has room. */
+  readonly demand: number;
+  /** How many workers wait to visit it next. */
+  readonly waiting: number;
+  /** How many keys have jobs here. */
+  readonly keys: number;
+  /** Jobs of the kind that run. */
+  readonly running: number;
+  /** Jobs of the kind that were admitted, and that no worker has claimed yet. */
+  readonly ready: number;
+}
+
+/**
+ * For how many jobs a gate has room. While several keys wait, for those that the visiting worker takes at once, so that the order in which jobs are
+ * claimed does not matter. While one key waits alone, for one round of the fleet: what the workers that wait here take, and one job for each that
+ * runs. They claim those without a visit of their own, and a key that comes now waits for no longer than behind the jobs that run.
+ */
+export function gateRoom({ demand, waiting, keys, running, ready }: AtGate): number {
+  return keys > 1 ? demand : Math.max(0, demand * (1 + waiting) + running - ready);
+}
+
+/** The facts of a gate: room for so many jobs, and no other bound. */
+export function gateFacts(gate: number, room: number): KeyFacts {
+  const limit = { running: room, intervalMs: null, burst: 1, strict: false };
   return { id: gate, limit, taken: 0, unclaimed: 0, arrivalAt: 0, heldOffUntil: 0 };
 }
 

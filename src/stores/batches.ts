@@ -13,7 +13,7 @@ export interface Batches {
   /**
    * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
    * failed at once. Resolves when durable. `asNext`: the blocks are new ones that come right after those that are there; if another submitter was
-   * quicker, nothing is added and the answer says where the next block begins.
+   * quicker, they are not added and the answer says where the next block begins.
    */
   append(batch: string, round: number, blocks: readonly BlockDraft[], asNext?: boolean): Promise<AppendAnswer>;
 
@@ -59,7 +59,7 @@ export interface Batches {
   /** One transaction: a batch that has ended, in this round, is open again in the next one, and the draft is enqueued. Returns whether it did. */
   reopen(batch: string, round: number, draft: JobDraft): Promise<boolean>;
 
-  /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces. Returns how many batches went and whether more is left. */
+  /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces; a block whose own job has not ended is cancelled. Returns how many batches went and whether more is left. */
   purge(endedOlderThanMs: number, limit: number): Promise<{ readonly batches: number; readonly more: boolean }>;
 }
 
@@ -68,10 +68,13 @@ export interface OpenedBatch {
   readonly batch: BatchRow;
 }
 
-/** `appended`: the blocks and rows that this call added. `moved`: those that are there, and not as the caller thought. */
+/**
+ * `appended`: the blocks and rows that this call added. `moved`: the blocks and rows that are there, which are not those that the caller thought;
+ * `added` blocks of the call, the first ones, are among them.
+ */
 export type AppendAnswer =
   | { readonly is: "appended"; readonly blocks: number; readonly rows: number }
-  | { readonly is: "moved"; readonly blocks: number; readonly rows: number }
+  | { readonly is: "moved"; readonly blocks: number; readonly rows: number; readonly added: number }
   | { readonly is: "closed"; readonly state: BatchState }
   | { readonly is: "missing" };
 

@@ -10,6 +10,7 @@ import type { LossVerdict } from "../recovery/losses.ts";
 import type { BatchDraft } from "../job/batches.ts";
 import type { BatchEnd, Batches } from "./batches.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
+import type { FiringAnswer, Schedules } from "./schedules.ts";
 import type {
   Inspecting,
   Losses,
@@ -33,6 +34,7 @@ interface Parts {
   readonly upkeep: Upkeep;
   readonly transactions: Transactions;
   readonly batches: Batches;
+  readonly schedules: Schedules;
 }
 
 /** Every call of the port by its name: `turn`, `inspect.get`, `operate.cancel`, ... */
@@ -159,6 +161,28 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     wakes: (_: unknown, reopened: boolean) => reopened,
   },
   "batches.purge": { doing: "purging batches", writes: "purge" },
+
+  "schedules.due": { doing: "reading what schedules are due" },
+  "schedules.fire": {
+    doing: "firing schedules",
+    writes: "fire schedules",
+    wakes: (_: unknown, answers: readonly FiringAnswer[]) =>
+      answers.some((answer) => answer.is === "fired" && answer.enqueued.length > 0),
+  },
+  // The workers' timers may have to fire sooner.
+  "schedules.write": {
+    doing: ({ name }: { name: string }) => `writing the schedule ${name}`,
+    writes: "change a schedule",
+    wakes: (_: unknown, written: boolean) => written,
+  },
+  "schedules.remove": { doing: (name: string) => `removing the schedule ${name}`, writes: "remove a schedule" },
+  "schedules.get": { doing: (name: string) => `reading the schedule ${name}` },
+  "schedules.list": { doing: "listing schedules" },
+  "schedules.occurrences": { doing: "reading what jobs were planned for" },
+  "schedules.fired": { doing: (name: string) => `listing the jobs of the schedule ${name}` },
+  "schedules.declare": { doing: "declaring schedules", writes: "declare schedules" },
+  "schedules.declared": { doing: "reading what workers declare" },
+  "schedules.now": { doing: "reading the clock" },
 
   "losses.open": { doing: "reading losses of contact" },
   "losses.resolve": { doing: (worker: string) => `resolving the loss of ${worker}`, writes: "recover" },
@@ -312,6 +336,7 @@ const PARTS = [
   "upkeep",
   "transactions",
   "batches",
+  "schedules",
 ] as const satisfies readonly (keyof Parts)[];
 
 function doing(verb: Verb, args: readonly unknown[]): string {

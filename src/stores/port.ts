@@ -12,10 +12,12 @@ import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { Batches } from "./batches.ts";
+import type { Schedules } from "./schedules.ts";
 import type { StoreNote, Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
 
 export type * from "./batches.ts";
+export type * from "./schedules.ts";
 export type * from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
@@ -100,6 +102,8 @@ export interface Store<Tx = unknown> {
   readonly transactions?: Transactions<Tx>;
   /** Batches of rows. Absent: this store has none, and `batch()` kinds are refused. */
   readonly batches?: Batches;
+  /** Schedules. Absent: this store has none, and `schedule()` is refused. */
+  readonly schedules?: Schedules;
 }
 
 /** What a worker says of itself with each heartbeat. */

@@ -2,6 +2,7 @@
 import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
+import { isoInstant } from "../job/time.ts";
 import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
@@ -45,6 +46,12 @@ const RESOLVED = {
   away: "stayed away for two leases: the loss counts as a crash of its jobs",
 } as const;
 
+const SKIPPED = {
+  missed: "no worker could fire it in time",
+  "too-old": "it was missed for longer than `within` allows",
+  overlap: "the job before it has not ended",
+} as const;
+
 function lineOf(event: EngineEvent): Line | null {
   switch (event.name) {
     case "worker.registering":
@@ -63,6 +70,30 @@ function lineOf(event: EngineEvent): Line | null {
         text: `batch ${event.batch} of ${event.kind} is ${event.state}: ${succeeded} of ${total} rows succeeded`,
       };
     }
+    case "schedule.fired":
+      return event.caughtUp
+        ? {
+            level: "info",
+            text: `schedule ${event.schedule} enqueued job ${event.jobId} late, for ${isoInstant(event.at)}, which was missed`,
+          }
+        : null;
+    case "schedule.skipped":
+      return {
+        level: event.reason === "overlap" ? "info" : "warn",
+        text: `schedule ${event.schedule} skipped ${event.count} occurrence(s) from ${isoInstant(event.from)} to ${isoInstant(event.to)}: ${SKIPPED[event.reason]}`,
+      };
+    case "schedule.failed":
+      return { level: "error", text: `schedule ${event.schedule} did not fire: ${event.error.message}` };
+    case "schedule.outdated":
+      return {
+        level: "warn",
+        text: `this program declares an older form of schedule ${event.schedule} than another worker; the newer one is kept`,
+      };
+    case "schedule.zones":
+      return {
+        level: "warn",
+        text: `the next time of schedule ${event.schedule} was computed with time-zone data ${event.there}, this process has ${event.here}; use one version of Node everywhere`,
+      };
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":
@@ -151,6 +182,11 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
+      };
+    case "folder.failed":
+      return {
+        level: "warn",
+        text: `the folder ${event.folder} could not be watched: ${event.error.message}; again in ${Math.round(event.retryInMs)} ms`,
       };
     case "open.waits":
     case "integrity.checked":

@@ -96,10 +96,11 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(22, "A poison job can't be cancelled while it loops (GoodJob).", conformance),
   waiting(23, "Broker timeouts shorter than the job: endless duplicates (Celery, RabbitMQ).", "the RabbitMQ broker"),
   knownBug(24, "An event for a job that is running is dropped (EcoSign).", conformance),
-  waiting(
+  knownBug(
     25,
     "A cron tick killed half-way leaves the schedule stuck or fires it twice (plainjob, BullMQ).",
-    "schedules",
+    conformance,
+    crash("known bug 25: a worker that is killed"),
   ),
   knownBug(
     26,
@@ -127,6 +128,8 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(37, "A draining executor claims again what recovery has just requeued (DBOS 804).", conformance),
   knownBug(38, "An older event overwrites the newer one in a debounce (Inngest 4800).", conformance),
   knownBug(39, "A signal sent while the wait is being written is lost (Hatchet 4314).", conformance),
+  knownBug(40, "A cron chain is broken by concurrent upserts at boot (BullMQ 3272, 3381).", conformance),
+  knownBug(41, "A cron run is lost between two pollers' windows (pg-boss 914).", conformance),
   knownBug(
     42,
     "A parent is not woken when its child died by stall (BullMQ 2464).",

@@ -6,6 +6,7 @@ import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
+import { mayBeScheduled } from "../job/schedules.ts";
 import type { Duration } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { AttemptWrite, Stale } from "../stores/port.ts";
@@ -21,6 +22,7 @@ import {
   type Interrupted,
   type RunEnqueue,
   type RunEnqueueMany,
+  type Scheduled,
   type SignalOptions,
   type SleepOptions,
   type StepResult,
@@ -59,6 +61,7 @@ export class Attempt implements BlockAttempt {
   /** The attempt has been settled or given up: nothing may be written any more. */
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
+  scheduled: Scheduled | undefined;
   /** Commits of single rows that are under way. */
   #rowCommits: Set<CommitControl> | undefined;
   readonly #context: WorkerContext;
@@ -131,7 +134,23 @@ export class Attempt implements BlockAttempt {
 
   // ---- from the stored input to the end
 
+  /** A job that may be of a schedule first reads what it was planned for; all others start at once. */
   start(): void {
+    const { schedules } = this.#context.store;
+    if (schedules === undefined || !mayBeScheduled(this.id)) return this.#begin();
+    schedules.occurrences([this.id]).then(
+      ([planned]) => {
+        if (planned) {
+          const { schedule, at, caughtUp } = planned;
+          this.scheduled = { schedule, at: new Date(at).toISOString(), caughtUp };
+        }
+        if (!this.ended) this.#begin();
+      },
+      (thrown: unknown) => this.#threw(notPlanned(this.id, thrown)),
+    );
+  }
+
+  #begin(): void {
     // Only an input that can't be right is the end of the job. A schema that fails in another way may work next time.
     const refuse = (thrown: unknown): void => {
       const hopeless =
@@ -539,4 +558,15 @@ function withRows(change: transitions.Change, pending: RowEnds | null): transiti
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+}
+
+/** The store failed before the handler was called: the attempt costs nothing. */
+function notPlanned(jobId: string, cause: unknown): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `It could not be read what job ${jobId} was planned for.`,
+    "The job runs again at no cost.",
+    { jobId, costsAttempt: false },
+    { cause },
+  );
 }

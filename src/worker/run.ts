@@ -19,6 +19,15 @@ export interface Interrupted {
 /** The methods of a run that write, as they are named in events. */
 export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "holdOff" | "commit" | "wait";
 
+/** What a job was planned for. */
+export interface Scheduled {
+  readonly schedule: string;
+  /** The occurrence: an instant in ISO 8601, in UTC. */
+  readonly at: string;
+  /** It was enqueued late, after it was missed, or by a backfill. */
+  readonly caughtUp: boolean;
+}
+
 /** The second argument of a handler. */
 export interface Run {
   /** The job's id. */
@@ -31,6 +40,8 @@ export interface Run {
   readonly signal: AbortSignal;
   /** How the attempt before this one ended; undefined at the first. */
   readonly interrupted: Interrupted | undefined;
+  /** The occurrence for which a schedule enqueued this job: an instant in ISO 8601, in UTC. Undefined: no schedule did. */
+  readonly scheduled: Scheduled | undefined;
   /** Runs `work` once for the job's whole life: its result is kept, and a later attempt gets it without running `work` again. Names are unique within a job. */
   step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>>;
   /** An idempotency key: the same in every attempt of this job, different for every name. */
@@ -155,20 +166,36 @@ export function transactionsFor(
   );
 }
 
-/** The callback with an `enqueue` that first asks whether the contract is one of the program's own. */
+/** The callback with an `enqueue` and a `submit` that first ask whether the contract is one of the program's own. */
 export function checkedEnqueue(
   body: (tx: unknown) => unknown,
   assertKnown: (contract: { readonly name: string }) => void,
 ): (tx: unknown) => unknown {
   return (tx) => {
-    const { enqueue } = tx as { enqueue?: (contract: { readonly name: string }, ...rest: unknown[]) => unknown };
-    if (!enqueue) return body(tx);
-    const checked = (contract: { readonly name: string }, ...rest: unknown[]): unknown => {
-      assertKnown(contract);
-      return enqueue(contract, ...rest);
+    const { enqueue, submit } = tx as {
+      enqueue?: (contract: { readonly name: string }, ...rest: unknown[]) => unknown;
+      submit?: (batch: SubmittedKind, ...rest: unknown[]) => unknown;
     };
-    return body({ ...(tx as object), enqueue: checked });
+    if (!enqueue) return body(tx);
+    return body({
+      ...(tx as object),
+      enqueue: (contract: { readonly name: string }, ...rest: unknown[]): unknown => {
+        assertKnown(contract);
+        return enqueue(contract, ...rest);
+      },
+      ...(submit && {
+        submit: (batch: SubmittedKind, ...rest: unknown[]): unknown => {
+          // A batch is known by the kind of its blocks. Undefined is what a circle of imports makes of one.
+          assertKnown(batch?.kinds?.block);
+          return submit(batch, ...rest);
+        },
+      }),
+    });
   };
+}
+
+interface SubmittedKind {
+  readonly kinds: { readonly block: { readonly name: string } };
 }
 
 /**

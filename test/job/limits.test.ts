@@ -5,6 +5,7 @@ import {
   admit,
   type Admission,
   gateFacts,
+  gateRoom,
   type HeldCandidate,
   jobKey,
   type KeyFacts,
@@ -326,4 +327,18 @@ test("a key that is paused without an end has no room and is not looked at by ti
   assert.deepEqual([paused.admitted, [...paused.due]], [[], []]);
   const ending = admit({ now: 10, keys: [{ ...key, heldOffUntil: 50 }], candidates });
   assert.deepEqual([ending.admitted, [...ending.due]], [[], [[1, 50]]]);
+});
+
+test("a gate has room for one round of the fleet while one key waits alone, and for the visiting worker while several do", () => {
+  const quiet = { demand: 10, waiting: 0, keys: 1, running: 0, ready: 0 };
+  assert.equal(gateRoom(quiet), 10, "nothing runs: what the visitor takes");
+  assert.equal(gateRoom({ ...quiet, running: 70 }), 80, "one more for each that runs");
+  assert.equal(gateRoom({ ...quiet, running: 70, ready: 65 }), 15, "less what was admitted before");
+  assert.equal(gateRoom({ ...quiet, waiting: 3, running: 5 }), 45, "and what those take that wait for their visit");
+  assert.equal(gateRoom({ ...quiet, ready: 12 }), 0, "enough is ready: nothing is admitted");
+  assert.equal(
+    gateRoom({ ...quiet, keys: 2, waiting: 3, running: 70, ready: 5 }),
+    10,
+    "several keys: no more than it takes",
+  );
 });

@@ -22,6 +22,7 @@ const SQLITE_STEPS = [
   "fairness 9a239cf0655e512",
   "family cancels 24eec9661c596fa",
   "batches 8e2f6d753399749",
+  "schedules 39626f521d2d238",
 ];
 
 const POSTGRES_STEPS = [
@@ -44,6 +45,7 @@ const POSTGRES_STEPS = [
   "family cancels 097273bcbda49c1",
   "batches 97bb81dafecf55e",
   "submit 8cee0e7b979770a",
+  "schedules 86013510d2bcdff",
 ];
 
 const EDITED =

@@ -1,7 +1,7 @@
 // Jobs for the tests of `crashTest`: some that are careful, and some that are not.
 import { randomUUID } from "node:crypto";
 import { appendFileSync, readFileSync } from "node:fs";
-import { job } from "../../src/index.ts";
+import { batch, job, TerminalError } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { effect } from "../../src/testing/index.ts";
 
@@ -101,3 +101,26 @@ function startsIn(file: string): number {
   appendFileSync(file, ".");
   return readFileSync(file, "utf8").length;
 }
+
+/** Rows that are paid under a key of their own, write a line each, and of which one fails. */
+export const payments = batch("payments", { block: 2, mark: "row" });
+payments.handle(({ line, input }, run) => {
+  if (input === 13) throw new TerminalError("13");
+  effect(`pay ${JSON.stringify(input)}`, { key: run.key("pay") });
+  run.write("paid.csv", `${line},${JSON.stringify([input, run.context])}\n`);
+});
+payments.done(({ rows }, run) => effect(`report ${rows.succeeded}`, { key: run.key("report") }));
+
+/** The same without keys: a row whose end was not durable is paid again. */
+export const keylessPayments = batch("keyless-payments", { block: 2, mark: "row" });
+keylessPayments.handle(({ input }) => effect(`pay ${JSON.stringify(input)}`));
+
+/** Rows that are booked in the user's own table, in the transaction that ends them. */
+export const bookedRows = batch("booked-rows", { block: 2 });
+bookedRows.handle((row, run) =>
+  row.commit(sqlite, (tx) => {
+    tx.exec("CREATE TABLE IF NOT EXISTS booked (line INTEGER NOT NULL)");
+    tx.run("INSERT INTO booked (line) VALUES (?)", row.line);
+    run.write("booked.csv", `${tx.get<{ n: number }>("SELECT count(*) AS n FROM booked")!.n}\n`);
+  }),
+);

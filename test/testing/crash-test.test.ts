@@ -9,6 +9,7 @@ import { test, type TestContext } from "node:test";
 import { crashTest } from "../../src/testing/index.ts";
 import {
   booked,
+  bookedRows,
   calling,
   careful,
   carelesslyWaiting,
@@ -16,7 +17,9 @@ import {
   hanging,
   keptKey,
   keyless,
+  keylessPayments,
   newKey,
+  payments,
   rereading,
   starting,
   stepless,
@@ -203,4 +206,69 @@ test("a process that was ended because its time was up was not killed at its poi
       [null, "succeeded"],
     ],
   );
+});
+
+const of = (block: string, ...points: string[]): string[] => points.map((point) => `${point}${block}`);
+
+test("a batch is killed at every write of its submission, its rows, its blocks and its end, and leaves the same behind", async () => {
+  const report = await crashTest(payments, { module, input: [11, 13], context: "acme" });
+  assert.deepEqual(
+    report.runs.map(({ point }) => point),
+    [
+      ...["opened", "filled", "sealed"].flatMap((what) => [
+        `before the batch was ${what}`,
+        `after the batch was ${what}`,
+      ]),
+      "after the claim, before the handler ran (block 1)",
+      ...[1, 2].flatMap((row) =>
+        of(`, rows ${row} (block 1)`, "before the end of rows was marked", "after the end of rows was marked"),
+      ),
+      ...of(" (block 1)", "after the handler returned, before that was settled", "after the settlement was durable"),
+      "after the claim, before the handler ran (what follows the end)",
+      ...of(
+        " (what follows the end)",
+        'after step "outputs" returned, before its result was kept',
+        'after the result of step "outputs" was kept',
+        "after the handler returned, before that was settled",
+        "after the settlement was durable",
+      ),
+    ],
+    report.text,
+  );
+  assert.equal(report.ok, true, report.text);
+  assert.ok(report.runs.every(({ twice }) => twice.length === 0));
+  const again = report.runs.filter(({ twiceUnderOneKey }) => twiceUnderOneKey.length > 0);
+  assert.deepEqual(
+    again.map(({ point, twiceUnderOneKey }) => [point, ...twiceUnderOneKey]),
+    [
+      ["before the end of rows was marked, rows 1 (block 1)", "pay 11"],
+      ["after the handler returned, before that was settled (what follows the end)", "report 1"],
+    ],
+  );
+});
+
+test("a batch whose rows pay without a key is found to pay twice, and only where a row's end was not durable", async () => {
+  const report = await crashTest(keylessPayments, { module, input: [7], points: (point) => /marked/.test(point) });
+  assert.equal(report.ok, false);
+  assert.deepEqual(
+    report.runs.map(({ point, twice }) => [point, twice]),
+    [
+      ["before the end of rows was marked, rows 1 (block 1)", ["pay 7"]],
+      ["after the end of rows was marked, rows 1 (block 1)", []],
+    ],
+  );
+});
+
+test("rows with a commit of their own are killed before, inside and after it, and are booked once", async () => {
+  const report = await crashTest(bookedRows, { module, input: [1], points: (point) => /commit/.test(point) });
+  assert.deepEqual(
+    report.runs.map(({ point }) => point),
+    of(
+      ", rows 1 (block 1)",
+      "before the commit",
+      "inside the commit, before it was durable",
+      "after the commit was durable",
+    ),
+  );
+  assert.equal(report.ok, true, report.text);
 });

@@ -184,7 +184,7 @@ test("with every protection switched off, each law finds something", async () =>
   const rig = fileURLToPath(new URL("../../proof/torture/main.ts", import.meta.url));
   const all = Object.keys(PLANTS).join();
   const sizes = ["--kills", "8", "--keys", "6", "--workers", "2", "--ended-within", "4000"];
-  const args = ["--features", "--scenario", "mixed,pace,fairness", "--plant", all, ...sizes, "--json"];
+  const args = ["--features", "--scenario", "mixed,pace,fairness,schedules", "--plant", all, ...sizes, "--json"];
   const child = spawn(process.execPath, ["--disable-warning=ExperimentalWarning", rig, ...args]);
   const [out, err, code] = await Promise.all([
     text(child.stdout),

@@ -79,7 +79,8 @@ export function append(
   const batch = data.batch(id);
   if (batch === null) return { is: "missing" };
   if (batch.state !== "open" || batch.round !== round) return { is: "closed", state: batch.state };
-  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || data.block(batch.seq, round, number) !== null) return false;

@@ -14,7 +14,7 @@ import {
   type LimitSettings,
   startOf,
   takeTurns,
-  throttleSettings,
+  impliedSettings,
 } from "../../../src/job/limits.ts";
 import type { KeyQuery, Room } from "../../../src/stores/port.ts";
 import { type Data, isFresh, isHeld, type JobRecord, type KeyRecord, NOT_ADMITTED } from "./records.ts";
@@ -143,7 +143,7 @@ function isFirst(data: Data, job: JobRecord): boolean {
 }
 
 function limitOf(data: Data, name: string): Omit<LimitSettings, "name"> {
-  return data.limit(name) ?? throttleSettings(name) ?? UNLIMITED;
+  return data.limit(name) ?? impliedSettings(name) ?? UNLIMITED;
 }
 
 export function declareLimits(data: Data, limits: readonly LimitSettings[]): void {

@@ -58,7 +58,8 @@ export async function openEngine(
   bus.onAny((event) => {
     if (process.alive && TOLD.has(event.name)) world.story.tell(process.name, `${event.name} ${summary(event)}`);
   });
-  const store = world.storeFor(process, process.main);
+  // Schedules have histories of their own (schedules/world.ts): the laws here are about jobs that producers enqueue.
+  const { schedules: _, ...store } = world.storeFor(process, process.main);
   const real = world.kernel.livenessFor(process);
   const liveness = world.mutant?.liveness?.(real, process) ?? real;
   const backend: Backend = {

@@ -6,6 +6,7 @@ import { migrationsOf } from "../../../src/stores/registry.ts";
 import { atEnd, cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { PostgresServer } from "../../servers/postgres-server.ts";
+import { RedisServer } from "../../servers/redis-server.ts";
 import { wholeNumber } from "../arguments.ts";
 import { type BatchesOutcome, runBatches } from "./run.ts";
 
@@ -23,6 +24,7 @@ export async function batches(args: readonly string[]): Promise<boolean> {
       batches: { type: "boolean" },
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
+      total: { type: "string" },
       seed: { type: "string", default: "1" },
       workers: { type: "string", default: "4" },
       json: { type: "boolean", default: false },
@@ -30,13 +32,15 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     },
   });
   const { store } = values;
-  if (store !== "sqlite" && store !== "postgres") throw new Error(`--store ${store}: use sqlite or postgres.`);
+  if (store !== "sqlite" && store !== "postgres" && store !== "redis")
+    throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
   const workers = wholeNumber(values.workers, "workers");
+  const total = values.total === undefined ? null : wholeNumber(values.total, "total");
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
-  let server: PostgresServer | null = null;
+  let server: PostgresServer | RedisServer | null = null;
   if (store === "postgres") {
     const started = await PostgresServer.create({ fsync: true });
     server = started;
@@ -44,13 +48,22 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     end.defer(() => started.destroy());
     await (await migrationsOf(started.url())).up();
   }
+  if (store === "redis") {
+    const started = await RedisServer.create({ fsync: "always" });
+    server = started;
+    atEnd(() => started.destroyNow());
+    end.defer(() => started.destroy());
+  }
   const url = server ? server.url() : `sqlite:${join(scratch.folder, "jobs.db")}`;
-  const outcome = await runBatches({ url, kills, seed, workers, folder: scratch.folder, server });
+  const outcome = await runBatches({ url, kills, batches: total, seed, workers, folder: scratch.folder, server });
   const line = lineOf(store, seed, outcome);
   const isSound = isKept(outcome);
   for (const [law, broken] of Object.entries(outcome.findings))
     for (const one of (broken as readonly string[]).slice(0, MAX_PRINTED)) process.stderr.write(`${law}: ${one}\n`);
-  if (!isSound) process.stderr.write(`npm run torture -- --batches --store ${store} --kills ${kills} --seed ${seed}\n`);
+  if (!isSound)
+    process.stderr.write(
+      `npm run torture -- --batches --store ${store} --kills ${kills}${total === null ? "" : ` --total ${total}`} --seed ${seed}\n`,
+    );
   process.stdout.write(
     values.json
       ? `${JSON.stringify(line)}\n`

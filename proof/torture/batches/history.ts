@@ -9,6 +9,9 @@ export type Line =
   | { readonly what: "ack"; readonly key: string; readonly id: string; readonly rows: number }
   /** A row begins. */
   | { readonly what: "run"; readonly key: string; readonly n: number; readonly attempt: string }
+  /** What a row or the end of a batch did outside of its store, where that has no transactions. */
+  | { readonly what: "paid"; readonly key: string; readonly n: number }
+  | { readonly what: "done"; readonly id: string; readonly round: number }
   /** The engine of a process says that it has ended this batch. */
   | { readonly what: "ended"; readonly id: string; readonly round: number };
 

@@ -1,5 +1,7 @@
-// The user's own tables, in the same database as the batches, with nothing in them that would keep a row from being written twice.
+// The user's own tables, in the same database as the batches, with nothing in them that would keep a row from being written twice. Where a store has no
+// transactions, rows write to the history of their process instead, and may do so more than once.
 import type { BlockRun, Engine, Row, Run } from "../../../src/index.ts";
+import { type Line, readHistories, say } from "./history.ts";
 import type { Input } from "./plan.ts";
 
 /** A row, by the key of its batch and its number. */
@@ -8,6 +10,8 @@ export type Paid = readonly [batch: string, n: number];
 export type Done = readonly [id: string, round: number];
 
 export interface Tables {
+  /** Whether what is written is part of the store's transactions. False: it happens at least once. */
+  readonly exactlyOnce: boolean;
   create(engine: Engine): Promise<void>;
   commitRow(row: Row<Input>, paid: Paid): Promise<void>;
   commitBlock(run: BlockRun<Input>, paid: readonly Paid[]): Promise<void>;
@@ -24,7 +28,22 @@ const READ = { paid: "SELECT batch, n FROM torture_paid", done: "SELECT id, roun
 
 /** A process starts without the code of the store that it does not use. */
 export async function tablesOf(url: string): Promise<Tables> {
+  if (url.startsWith("redis:")) return inHistories();
   return url.startsWith("sqlite:") ? onSqlite() : onPostgres();
+}
+
+function inHistories(): Tables {
+  const lines = (): Line[] => readHistories(process.env["OUTLIVE_BATCH_HISTORIES"]!);
+  const pay = ([key, n]: Paid): void => say({ what: "paid", key, n });
+  return {
+    exactlyOnce: false,
+    create: async () => {},
+    commitRow: async (_, paid) => pay(paid),
+    commitBlock: async (_, paid) => paid.forEach(pay),
+    commitDone: async (_, [id, round]) => say({ what: "done", id, round }),
+    paid: async () => lines().flatMap((line) => (line.what === "paid" ? [[line.key, line.n] as const] : [])),
+    done: async () => lines().flatMap((line) => (line.what === "done" ? [[line.id, line.round] as const] : [])),
+  };
 }
 
 async function onSqlite(): Promise<Tables> {
@@ -33,6 +52,7 @@ async function onSqlite(): Promise<Tables> {
     tx.run("INSERT INTO torture_paid VALUES (?, ?)", batch, n);
   };
   return {
+    exactlyOnce: true,
     create: (engine) =>
       engine.transaction(sqlite, (tx) => {
         for (const statement of CREATE) tx.exec(statement);
@@ -63,6 +83,7 @@ async function onPostgres(): Promise<Tables> {
     paid.map(([, n]) => n),
   ];
   return {
+    exactlyOnce: true,
     create: (engine) =>
       engine.transaction(postgres, async (tx) => {
         for (const statement of CREATE) await tx.query(statement);

@@ -50,6 +50,10 @@ export interface Findings {
   readonly doubled: readonly string[];
   /** A sleep or a debounced event that came before its time. */
   readonly early: readonly string[];
+  /** An occurrence of a schedule with more than one job. */
+  readonly occurrencesTwice: readonly string[];
+  /** One without a job. */
+  readonly occurrencesMissed: readonly string[];
 }
 
 export const NO_FINDINGS: Findings = {
@@ -62,6 +66,8 @@ export const NO_FINDINGS: Findings = {
   lost: [],
   doubled: [],
   early: [],
+  occurrencesTwice: [],
+  occurrencesMissed: [],
 };
 
 export function together(all: readonly Findings[]): Findings {
@@ -96,6 +102,8 @@ export function audit(facts: Facts): Findings {
       .filter(({ expected, found }) => found > expected)
       .map(({ kind, expected, found }) => `${kind}: ${found} jobs are there, and ${expected} were asked for`),
     early: [...shortNaps(lines), ...uncalm(facts)],
+    occurrencesTwice: [],
+    occurrencesMissed: [],
   };
 }
 

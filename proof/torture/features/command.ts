@@ -7,6 +7,7 @@ import pg from "pg";
 import { cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { PostgresServer } from "../../servers/postgres-server.ts";
+import { RedisServer } from "../../servers/redis-server.ts";
 import { wholeNumber } from "../arguments.ts";
 import { plantsNamed } from "./plants.ts";
 import type { Outcome, Place, Scenario, Sizes } from "./stage.ts";
@@ -35,7 +36,8 @@ export async function features(args: readonly string[]): Promise<boolean> {
     },
   });
   const { store } = values;
-  if (store !== "sqlite" && store !== "postgres") throw new Error(`--store ${store}: use sqlite or postgres.`);
+  if (store !== "sqlite" && store !== "postgres" && store !== "redis")
+    throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const kills = wholeNumber(values.kills, "kills");
   const seed = wholeNumber(values.seed, "seed");
   const sizes: Sizes = {
@@ -62,10 +64,12 @@ export async function features(args: readonly string[]): Promise<boolean> {
     const started = server;
     end.defer(() => started.destroy());
   }
+  const redis = store === "redis" ? await RedisServer.create({ fsync: "always" }) : null;
+  if (redis) end.defer(() => redis.destroy());
   const outcomes = new Map<string, Outcome>();
   for (const scenario of chosen) {
     const isAlone = values.scenario !== undefined;
-    const outcome = await play(scenario, await placeFor(scenario, scratch.folder, server), sizes, isAlone);
+    const outcome = await play(scenario, await placeFor(scenario, scratch.folder, server, redis), sizes, isAlone);
     outcomes.set(scenario.name, outcome);
     report(scenario.name, outcome);
   }
@@ -96,10 +100,16 @@ function play(scenario: Scenario, place: Place, sizes: Sizes, isAlone: boolean):
   return scenario.run(place, { ...sizes, kills });
 }
 
-/** A file or a database of its own. */
-async function placeFor({ name }: Scenario, parent: string, server: PostgresServer | null): Promise<Place> {
+/** A file, a database or a name of its own. */
+async function placeFor(
+  { name }: Scenario,
+  parent: string,
+  server: PostgresServer | null,
+  redis: RedisServer | null,
+): Promise<Place> {
   const folder = join(parent, name);
   mkdirSync(folder);
+  if (redis) return { folder, url: `${redis.url()}?store=${name}` };
   if (!server) return { folder, url: `sqlite:${join(folder, "jobs.db")}` };
   const client = new pg.Client({ connectionString: server.url() });
   await client.connect();

@@ -28,7 +28,7 @@ const SIGNALS = 3;
 
 export const mixed: Scenario = {
   name: "mixed",
-  stores: ["sqlite", "postgres"],
+  stores: ["sqlite", "postgres", "redis"],
 
   async run(place, sizes) {
     await using stage = await Stage.set(place, sizes, WORKERS);

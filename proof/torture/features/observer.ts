@@ -13,7 +13,7 @@ export interface Sighting {
   readonly startedAt: number;
 }
 
-const RUNNING = 1;
+export const RUNNING = 1;
 
 export class Observer {
   readonly #db: Database;

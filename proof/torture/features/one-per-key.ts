@@ -10,7 +10,7 @@ const JOBS_PER_KILL = 20;
 
 export const onePerKey: Scenario = {
   name: "one-per-key",
-  stores: ["sqlite", "postgres"],
+  stores: ["sqlite", "postgres", "redis"],
 
   async run(place, sizes) {
     await using stage = await Stage.set(place, sizes, WORKERS);

@@ -11,7 +11,7 @@ const JOBS_PER_KILL = 3;
 
 export const pace: Scenario = {
   name: "pace",
-  stores: ["sqlite", "postgres"],
+  stores: ["sqlite", "postgres", "redis"],
 
   async run(place, sizes) {
     await using stage = await Stage.set(place, sizes, WORKERS);

@@ -20,6 +20,8 @@ export const PLANTS = {
   wakes: "parentsAsleep",
   /** An event that finds a job of its key adds nothing. */
   events: "rerunsLost",
+  /** Some of the jobs that schedules enqueue are not inserted (only in `schedules`). */
+  schedules: "occurrencesMissed",
 } as const;
 
 export type Plant = keyof typeof PLANTS;

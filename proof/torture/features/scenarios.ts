@@ -4,10 +4,11 @@ import { mixed } from "./mixed.ts";
 import { onePerKey } from "./one-per-key.ts";
 import { openTransaction } from "./open-transaction.ts";
 import { pace } from "./pace.ts";
+import { schedules } from "./schedules.ts";
 import { sqlReclaim } from "./sql-reclaim.ts";
-import type { Scenario } from "./stage.ts";
+import type { Scenario, StoreName } from "./stage.ts";
 
-const SCENARIOS: readonly Scenario[] = [mixed, onePerKey, pace, fairness, openTransaction, sqlReclaim];
+const SCENARIOS: readonly Scenario[] = [mixed, onePerKey, pace, fairness, openTransaction, sqlReclaim, schedules];
 
 export interface Chosen {
   readonly chosen: readonly Scenario[];
@@ -16,7 +17,7 @@ export interface Chosen {
 }
 
 /** All of the store, or those whose names are given, separated by commas. */
-export function scenariosNamed(names: string | undefined, store: "sqlite" | "postgres"): Chosen {
+export function scenariosNamed(names: string | undefined, store: StoreName): Chosen {
   if (names === undefined) {
     const elsewhere = SCENARIOS.filter(({ stores }) => !stores.includes(store));
     return {

@@ -10,7 +10,8 @@ import type { Facts, Findings } from "./audit.ts";
 import { type Database, databaseAt } from "./database.ts";
 import { KINDS, type Line } from "./kinds.ts";
 import { Observer } from "./observer.ts";
-import { plantRows } from "./plants.ts";
+import { isPlanted, plantRows } from "./plants.ts";
+import { RedisObserver } from "./redis-observer.ts";
 import { Workers } from "./workers.ts";
 
 /** Where one scenario takes place: an empty store, and a folder for its histories. */
@@ -39,9 +40,11 @@ export interface Outcome {
   readonly figures?: Readonly<Record<string, number>>;
 }
 
+export type StoreName = "sqlite" | "postgres" | "redis";
+
 export interface Scenario {
   readonly name: string;
-  readonly stores: readonly ("sqlite" | "postgres")[];
+  readonly stores: readonly StoreName[];
   run(place: Place, sizes: Sizes): Promise<Outcome>;
 }
 
@@ -53,17 +56,19 @@ const OBSERVED = ["limited", "paced", "ordered", "slow"];
 
 export class Stage implements AsyncDisposable {
   readonly engine: Engine;
-  readonly db: Database;
   readonly fleet: Workers;
   readonly chance: Chance;
-  readonly #observer: Observer;
+  readonly #db: Database | null;
+  readonly #observer: Pick<Observer, "sightings">;
   readonly #place: Place;
+  readonly #end: () => Promise<void>;
 
-  private constructor(place: Place, sizes: Sizes, engine: Engine, db: Database, observer: Observer, workers: number) {
+  private constructor(place: Place, sizes: Sizes, engine: Engine, watched: Watched, workers: number) {
     this.#place = place;
     this.engine = engine;
-    this.db = db;
-    this.#observer = observer;
+    this.#db = watched.db;
+    this.#observer = watched.observer;
+    this.#end = watched.end;
     this.fleet = new Workers({ ...place, count: sizes.workers ?? workers });
     this.chance = new Chance(sizes.seed);
   }
@@ -72,9 +77,13 @@ export class Stage implements AsyncDisposable {
   static async set(place: Place, sizes: Sizes, workers: number): Promise<Stage> {
     if (!place.url.startsWith("sqlite:")) await (await migrationsOf(place.url)).up();
     const engine = await open(place.url, { jobs: KINDS, logger: false });
-    const db = await databaseAt(place.url);
-    await plantRows(db);
-    return new Stage(place, sizes, engine, db, await Observer.watch(db, OBSERVED), workers);
+    return new Stage(place, sizes, engine, await watched(place.url), workers);
+  }
+
+  /** The tables of the store. */
+  get db(): Database {
+    if (this.#db === null) throw new Error("This store has no tables.");
+    return this.#db;
   }
 
   /** A process is killed every 200 ms, whatever it does just then. `meanwhile` runs before each. */
@@ -107,6 +116,11 @@ export class Stage implements AsyncDisposable {
 
   /** How many jobs of a kind there are, however they ended. */
   async found(kind: string): Promise<number> {
+    if (this.#db === null) {
+      const counts = (await this.engine.counts()).find((one) => one.kind === kind)!;
+      const { kind: _, paused: __, oldestReadyMs: ___, ...states } = counts;
+      return Object.values(states).reduce((sum, count) => sum + count, 0);
+    }
     const { jobs, kinds } = { jobs: this.db.table("jobs"), kinds: this.db.table("kinds") };
     const [row] = await this.db.rows<{ n: number | string }>(
       `SELECT count(*) AS n FROM ${jobs} j JOIN ${kinds} k ON k.id = j.kind WHERE k.name = '${kind}'`,
@@ -117,8 +131,26 @@ export class Stage implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.fleet.destroy();
     await this.engine.close();
-    await this.db[Symbol.asyncDispose]();
+    await this.#end();
   }
+}
+
+interface Watched {
+  readonly db: Database | null;
+  readonly observer: Pick<Observer, "sightings">;
+  readonly end: () => Promise<void>;
+}
+
+async function watched(url: string): Promise<Watched> {
+  if (url.startsWith("redis:")) {
+    for (const plant of ["signals", "wakes"] as const)
+      if (isPlanted(plant)) throw new Error(`--plant ${plant}: it is a trigger, and redis has none.`);
+    const observer = await RedisObserver.watch(url, OBSERVED);
+    return { db: null, observer, end: async () => observer.close() };
+  }
+  const db = await databaseAt(url);
+  await plantRows(db);
+  return { db, observer: await Observer.watch(db, OBSERVED), end: async () => db[Symbol.asyncDispose]() };
 }
 
 async function hasEnded(engine: Engine): Promise<boolean> {

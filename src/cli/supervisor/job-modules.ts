@@ -4,7 +4,7 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
-import { isBatch } from "../../engine/batch.ts";
+import { isBatch, isScheduleDeclaration } from "../../engine/batch.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { userFrames } from "../../telemetry/log.ts";
@@ -75,6 +75,18 @@ function hasHandler(contract: AnyContract): boolean {
   return row !== null || block !== null;
 }
 
+/** What these modules declare as schedules, and the jobs of those, which a program must know although another may run them. */
+export async function loadSchedules(globs: JobGlobs): Promise<readonly object[]> {
+  const found = new Set<object>();
+  for (const file of await findModules(globs))
+    for (const one of exportsOf(await load(file)))
+      if (isScheduleDeclaration(one)) {
+        found.add(one);
+        found.add(one.contract);
+      }
+  return [...found];
+}
+
 async function load(file: string): Promise<object> {
   try {
     return (await import(pathToFileURL(file).href)) as object;
@@ -96,10 +108,14 @@ function placeOf({ stack = "" }: Error): string {
 }
 
 function contractsOf(module: object): AnyContract[] {
+  return exportsOf(module).filter(isContract);
+}
+
+/** What a module exports, also in arrays and objects one level deep. */
+function exportsOf(module: object): unknown[] {
   return Object.values(module).flatMap((value: unknown) => {
-    if (isContract(value)) return [value];
-    const inside: unknown[] = typeof value === "object" && value !== null ? Object.values(value) : [];
-    return inside.filter(isContract);
+    if (isContract(value) || isScheduleDeclaration(value)) return [value];
+    return typeof value === "object" && value !== null ? (Object.values(value) as unknown[]) : [];
   });
 }
 

@@ -1,8 +1,17 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction. What changes the row of a batch locks it first, and takes its deltas only then; what runs blocks locks neither.
-import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, type FailedRow } from "../../job/batches.ts";
+import {
+  BATCH_STATES,
+  type BatchDraft,
+  type BatchState,
+  type BlockDraft,
+  type FailedRow,
+  takesRows,
+  totalOf,
+} from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
+import { blocksOfRows, type SubmittableBatch, type Submitted } from "../../job/submit.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
 import { AS, type BatchColumns, batchReads, batchRow, ROW_SUM, SELECT_BATCH } from "./batch-reads.ts";
@@ -105,7 +114,8 @@ async function append(
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
-  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   // After the lock: what another submitter added before is there.
   const there = await session.rows<{ number: number }>(
     "SELECT number FROM outlive.blocks WHERE batch = $1 AND round = $2 AND number = ANY ($3::bigint[])",
@@ -176,6 +186,31 @@ async function keepRejected(
     texts(rejected.map(({ row }) => row.input)),
     texts(rejected.map(({ row }) => JSON.stringify(row.error))),
   ]);
+}
+
+/** What one statement of a user's transaction appends. */
+const BLOCKS_PER_APPEND = 40;
+
+/** A whole batch in the user's transaction: opened, filled and sealed. Until that ends only submitters of the same key wait for it. */
+export async function submitWithin(
+  session: Session,
+  kinds: Kinds,
+  kind: SubmittableBatch,
+  { draft, rows }: { readonly draft: BatchDraft; readonly rows: readonly unknown[] },
+): Promise<Submitted> {
+  const blocks = await blocksOfRows(kind, draft, rows);
+  const { created, batch } = await openBatch(session, kinds, draft);
+  const { id, round } = batch;
+  if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
+  const missing = created ? blocks : await blocksOfRows(kind, batch, rows, batch.blocks);
+  let added = 0;
+  for (let from = 0; from < missing.length; from += BLOCKS_PER_APPEND) {
+    const answer = await append(session, kinds, id, round, missing.slice(from, from + BLOCKS_PER_APPEND), false);
+    if (answer.is === "appended") added += answer.rows;
+  }
+  await session.run(SEAL, [id, round]);
+  const total = await session.rows<{ rows: number }>("SELECT rows FROM outlive.batch_state WHERE id = $1", [id]);
+  return { id, rows: total[0]!.rows, alreadyThere: total[0]!.rows - added, created };
 }
 
 const SEAL = `UPDATE outlive.batch_state SET state = ${AS.sealed}, sealed_at = outlive.now_ms(), touched = true, held = false,
@@ -403,7 +438,10 @@ const DELETE_BLOCKS = `WITH gone AS (
   outputs AS (DELETE FROM outlive.row_outputs o USING gone g, files f WHERE o.batch = g.batch AND o.file = f.file AND o.round = g.round AND o.number = g.number)
   SELECT g.job, j.seq, j.state, j.finished_at FROM gone g LEFT JOIN outlive.jobs j ON j.seq = g.job`;
 
-/** Returns how many: fewer than the limit, and nothing is left of it. */
+/**
+ * Returns how many: fewer than the limit, and nothing is left of it. A block may have marked all of its rows and not have ended itself, for instance
+ * because its worker died in between: it is cancelled, because its next attempt would find no batch.
+ */
 async function deleteBlocks(session: Session, batch: number, limit: number): Promise<number> {
   const blocks = await session.rows<{ seq: number | null; state: number; finished_at: number }>(DELETE_BLOCKS, [
     batch,
@@ -412,6 +450,13 @@ async function deleteBlocks(session: Session, batch: number, limit: number): Pro
   const ended = blocks.flatMap(({ seq, state, finished_at }) =>
     seq !== null && state >= STATE.succeeded ? [{ seq, state, finished_at }] : [],
   );
+  const others = blocks.flatMap(({ seq, state }) => (seq !== null && state < STATE.succeeded ? [seq] : []));
+  if (others.length > 0) {
+    const locked = await session.rows<UnfinishedBlock>(`${UNFINISHED} ORDER BY j.seq FOR UPDATE SKIP LOCKED`, [
+      list(others),
+    ]);
+    await cancelAll(session, locked, "system/batches");
+  }
   if (ended.length === 0) return blocks.length;
   await session.run("SAVEPOINT outlive_blocks");
   try {

@@ -5,7 +5,7 @@ import {
   type KeyPause,
   type KeyState,
   type LimitSettings,
-  throttleSettings,
+  impliedSettings,
 } from "../../job/limits.ts";
 import type { KeyQuery } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
@@ -176,7 +176,7 @@ function keyState(row: StateColumns): KeyState {
   const { name: limit, key, now, running, interval_ms: intervalMs, burst, weight, taken, held } = row;
   const declared =
     row.limit_burst === null
-      ? (throttleSettings(limit) ?? UNLIMITED)
+      ? (impliedSettings(limit) ?? UNLIMITED)
       : {
           running: row.limit_running,
           intervalMs: row.limit_interval_ms,

@@ -2,6 +2,7 @@
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
+import { SCHEDULE_TABLES } from "./migrations/schedules.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
@@ -35,10 +36,17 @@ export const WRITTEN = [
   ...KEY_TABLES,
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
+  ...SCHEDULE_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
-const LATER: ReadonlySet<string> = new Set([...WAITING_TABLES, ...KEY_TABLES, ...FAMILY_TABLES, ...BATCH_TABLES]);
+const LATER: ReadonlySet<string> = new Set([
+  ...WAITING_TABLES,
+  ...KEY_TABLES,
+  ...FAMILY_TABLES,
+  ...BATCH_TABLES,
+  ...SCHEDULE_TABLES,
+]);
 
 /** Roles without login: grant them to the users that programs log in as. */
 export function rolesText(name: string): string {
@@ -92,6 +100,10 @@ DO $$ BEGIN
   IF to_regclass('${schema}.batches') IS NOT NULL THEN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(BATCH_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.batches TO ${worker};
+  END IF;
+  IF to_regclass('${schema}.schedules') IS NOT NULL THEN
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(SCHEDULE_TABLES)} TO ${worker};
+    GRANT SELECT ON ${schema}.schedules TO ${worker};
   END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;

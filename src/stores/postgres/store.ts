@@ -18,6 +18,7 @@ import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
 import { noticeRestore } from "./restore-mark.ts";
+import { schedules } from "./schedules.ts";
 import { Settling } from "./settle.ts";
 import type { PostgresTransaction } from "./transaction.ts";
 import { Turns } from "./turn.ts";
@@ -111,6 +112,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       transactions: transactions({ ...shared, clock, newId }),
       upkeep: upkeep(connection, workers),
       batches: batches(connection, kinds),
+      schedules: schedules(connection, kinds),
     },
     // A recovery wakes the other processes when it commits.
     {

@@ -5,9 +5,17 @@ import { type EnqueueOptions, makeDraft } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Json } from "../../job/json.ts";
+import {
+  batchDraft,
+  rowsInTransaction,
+  type SubmittableBatch,
+  type Submitted,
+  type SubmittedWith,
+} from "../../job/submit.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../../job/waits.ts";
 import type { CommitForm } from "../../worker/run.ts";
 import { wakeupChannel } from "./address.ts";
+import { submitWithin } from "./batches.ts";
 import { rolledBack, sessionOn } from "./connection.ts";
 import { insertJobs, Kinds } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
@@ -24,6 +32,15 @@ export interface PostgresTransaction {
     input: In,
     options?: EnqueueOptions,
   ): Promise<Enqueued>;
+  /**
+   * Submits a batch in this same transaction: it is there, sealed, if the transaction commits. At most 10,000 rows. With a `key` of a batch that is
+   * there, what is missing is added, as by `engine.submit`. Until the commit submitters of the same key wait for it.
+   */
+  submit<In, Context>(
+    batch: SubmittableBatch<In, Context>,
+    rows: Iterable<NoInfer<In>>,
+    options?: SubmittedWith<NoInfer<Context>>,
+  ): Promise<Submitted>;
   /**
    * Sends a signal in this same transaction: it is kept if the transaction commits. Rejects as `engine.signal` does, for a job that has ended
    * for instance; nothing of the signal was written then, and the transaction may go on. Until the commit only senders of the same id wait for it.
@@ -62,6 +79,13 @@ export async function runUserBody<T>(
       const draft = await makeDraft(job as never, input, options, deps.newId);
       enqueued++;
       return enqueueOne(session, deps.kinds, draft);
+    },
+    async submit(batch, rows, options = {}) {
+      if (!open) throw over();
+      const draft = await batchDraft(batch, options, deps.newId);
+      const all = rowsInTransaction(batch, rows);
+      enqueued++;
+      return submitWithin(session, deps.kinds, batch, { draft, rows: all });
     },
     async signal(jobId, name, payload, options) {
       if (!open) throw over();

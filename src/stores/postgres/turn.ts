@@ -10,6 +10,7 @@ import {
   openKinds,
   promoteDue,
   type TakenRow,
+  takeClaim,
   takeTurn,
   takeTurnInTwo,
   type Turn,
@@ -22,7 +23,7 @@ import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import { applyEvents } from "./reruns.ts";
-import { admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
+import { type Admitted, admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -47,12 +48,28 @@ interface Woken {
   readonly woken: number;
   /** Of these, jobs that limits had held, or that waited for the turn of their key. */
   readonly admitted: number;
+  /** Jobs that another worker has admitted since the claim. */
+  readonly ready: number;
   /** In how many ms there is more to do; null: nothing is known to come. */
   readonly dueInMs: number | null;
 }
 
+/**
+ * A turn that settles this many and leaves its worker no room does not wait for the admission that follows from it: nothing of it is for this worker
+ * now, and its five round trips would keep what was claimed from starting. A worker with fewer ends at once has time to wait.
+ */
+const ADMITS_LATER_FROM = 10;
+
+/** An admission that goes on after its turn has returned. */
+interface Admitting {
+  readonly outcome: Promise<Admitted>;
+  hasEnded: boolean;
+}
+
 export class Turns {
   readonly #deps: TurnDeps;
+  /** At most one. A later turn reports what it came to. */
+  #admitting: Admitting | null = null;
 
   constructor(deps: TurnDeps) {
     this.#deps = deps;
@@ -88,6 +105,7 @@ export class Turns {
     let turn: Turn;
     if (others.length === 0 && successes.length >= inTwoFrom && room.total > 0)
       turn = await takeTurnInTwo(connection, successes, claim);
+    else if (settlements.length === 0) turn = await takeClaim(connection, claim);
     else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
     else
       [turn, refused] = await connection.transaction(async (tx) => {
@@ -97,7 +115,7 @@ export class Turns {
       });
     if (turn.restarted) {
       await workers.raiseEpochOnce(connection);
-      turn = { ...(await takeTurn(connection, [], claim)), settled: turn.settled, wakes: true };
+      turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
@@ -116,9 +134,11 @@ export class Turns {
     const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
     const demands = demandsOf(without(claim, first.claimed));
-    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates);
-    const claims = wake.admitted > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
-    const woken = wake.woken - (claims.claimed.length - first.claimed.length);
+    const isBusy = demands.length === 0 && settlements.length >= ADMITS_LATER_FROM;
+    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates, isBusy);
+    const claims =
+      wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
+    const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
     const dueInMs = woken > 0 ? 0 : wake.dueInMs;
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
@@ -127,7 +147,7 @@ export class Turns {
   /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
   async #claimMore(claim: Claim, room: Room, first: Sound): Promise<Sound> {
     const left = without(claim, first.claimed);
-    const turn = await takeTurn(this.#deps.connection, [], left);
+    const turn = await takeClaim(this.#deps.connection, left);
     if (!turn.live || turn.restarted) return first;
     const suspects = withThese(room.suspects ?? NO_SUSPECTS, first.claimed);
     const more = await this.#sound(left, { ...room, total: left.total, suspects }, turn);
@@ -135,7 +155,13 @@ export class Turns {
   }
 
   /** Jobs whose wait has ended, events whose job has ended, and then jobs that a limit holds: each of these may add to the next. */
-  async #wake(known: Left, keyDue: number | null, demands: readonly Demand[], hasGates: boolean): Promise<Woken> {
+  async #wake(
+    known: Left,
+    keyDue: number | null,
+    demands: readonly Demand[],
+    hasGates: boolean,
+    isBusy: boolean,
+  ): Promise<Woken> {
     const { connection, kinds } = this.#deps;
     const isDue = keyDue !== null && keyDue <= 0;
     const wakes = known.wakes ? await actOnWakes(connection) : NO_WAKES;
@@ -143,10 +169,41 @@ export class Turns {
     const left = wakes.woken + family.cancelled > 0 ? await whatIsLeft(connection) : known;
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const isHeld = left.doors || events.applied > 0 || isDue || (hasGates && demands.length > 0);
-    const held = isHeld ? await admitHeld(connection, demands) : { ...NONE_ADMITTED, dueInMs: keyDue };
+    const admit = (): Promise<Admitted> => admitHeld(connection, demands, hasGates);
+    const held = await this.#admit(isHeld ? admit : null, keyDue, isBusy);
     const woken = wakes.woken + events.applied + held.admitted + held.toGates;
     const dueInMs = wakes.more || family.more || events.more || wakes.woken + events.applied > 0 ? 0 : held.dueInMs;
-    return { woken, admitted: held.admitted, dueInMs };
+    return { woken, admitted: held.admitted, ready: held.ready, dueInMs };
+  }
+
+  /**
+   * Admits, and adds what an earlier turn began to admit. The turn of a busy worker waits for neither, and asks for another turn at once, which reports it.
+   * `admit`: null if nothing is held.
+   */
+  async #admit(admit: (() => Promise<Admitted>) | null, keyDue: number | null, isBusy: boolean): Promise<Admitted> {
+    const former = this.#admitting;
+    if (former && isBusy && !former.hasEnded) return { ...NONE_ADMITTED, dueInMs: 0 };
+    this.#admitting = null;
+    const earlier = former ? await former.outcome : { ...NONE_ADMITTED, dueInMs: null };
+    let now: Admitted = { ...NONE_ADMITTED, dueInMs: keyDue };
+    if (admit && isBusy) {
+      this.#admitLater(admit());
+      now = { ...NONE_ADMITTED, dueInMs: 0 };
+    } else if (admit) now = await admit();
+    return {
+      admitted: earlier.admitted + now.admitted,
+      toGates: earlier.toGates + now.toGates,
+      ready: earlier.ready + now.ready,
+      dueInMs: earlier.dueInMs === null ? now.dueInMs : sooner(earlier.dueInMs, now.dueInMs),
+    };
+  }
+
+  /** If it fails, the turn that asks for its outcome does. */
+  #admitLater(outcome: Promise<Admitted>): void {
+    const admitting: Admitting = { outcome, hasEnded: false };
+    const end = (): void => void (admitting.hasEnded = true);
+    outcome.then(end, end);
+    this.#admitting = admitting;
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
@@ -161,7 +218,7 @@ export class Turns {
       for (const [at, { lease, change }] of settlements.entries())
         if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
       const left = without(claim, claimed);
-      const turn = await takeTurn(connection, [], left);
+      const turn = await takeClaim(connection, left);
       if (!turn.live || turn.restarted) break;
       const suspects = withThese(room.suspects ?? NO_SUSPECTS, claimed);
       pass = await this.#claimed(left, { ...room, total: left.total, suspects }, turn);
@@ -186,7 +243,7 @@ export class Turns {
       : { taken: [], together: NOT_SUSPECT };
     const suspects = await jobs({ ...turn, taken }, together);
     const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
-    const second = await takeTurn(connection, [], left);
+    const second = await takeClaim(connection, left);
     const fresh = await jobs(second);
     return {
       claimed: byPriority([...taken, ...second.taken], [...suspects.claimed, ...fresh.claimed]),

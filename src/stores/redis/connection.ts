@@ -102,10 +102,10 @@ export class Connection {
    * One script, carried out whole or not at all. `again`: how to send it again if the store turns out to have lost it although it was
    * acknowledged.
    */
-  async eval(name: ScriptName, args: readonly string[] = [], again?: Resendable): Promise<Reply> {
+  async eval(name: ScriptName, args: readonly string[] = [], again: readonly Resendable[] = []): Promise<Reply> {
     const { answer, ops } = await this.#carryOut(name, args);
     if (ops === null) return answer;
-    if (again) this.#journal.note(again, ops, this.#deps.clock.mono());
+    for (const one of again) this.#journal.note(one, ops, this.#deps.clock.mono());
     // A heartbeat is only about now.
     if (name !== "beat") await this.#replicas?.confirmed();
     return answer;
@@ -173,6 +173,11 @@ export class Connection {
   /** A plain command. Not for writes of the store's own keys. */
   async command(...args: readonly string[]): Promise<Reply> {
     return (await this.#connected()).call(args, CALL_MS);
+  }
+
+  /** A name that no other process gives. */
+  newToken(): string {
+    return this.#deps.random.hex(16);
   }
 
   /** The store's own id and the run of the server, as far as they are known. */

@@ -1,6 +1,7 @@
 // How values cross the wire: flat texts in the arguments of a script, and what the scripts return back into the forms of the port. An empty text
 // stands for nothing. Texts that a handler trusts carry a checksum in front, which is compared here: scripts do not look at them.
 import { crc32 } from "node:zlib";
+import type { BegunRow, FailedRow, RowEnds } from "../../job/batches.ts";
 import { toStoredError, undeclaredKind } from "../../job/errors.ts";
 import { ANY_NUMBER, boundOf, isSuspect } from "../../job/isolation.ts";
 import {
@@ -33,6 +34,10 @@ export const inputOwner = (kind: string): string => `input\n${kind}`;
 /** The step of a wait gets the payload of a signal as it was sent, and its sender knew no step. */
 export const stepOwner = (id: string, name: string): string => (name.startsWith(WAIT_PREFIX) ? id : `${id}\n${name}`);
 
+/** Of a row that failed, and of what rows wrote to a file, by the id of their block. */
+export const rowOwner = (blockId: string, line: number): string => `row ${line}\n${blockId}`;
+export const partOwner = (blockId: string, file: string): string => `output ${file}\n${blockId}`;
+
 /** A text as it is stored. Null, which is stored too, is a checksum with a mark in place of the text. */
 export function checked(text: string | null, owner: string): string {
   const sum = crc32(`${owner}\n${text ?? "\0"}`)
@@ -53,7 +58,7 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys } = draft;
+  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair } = draft;
   return [
     id,
     kind,
@@ -66,6 +71,7 @@ export function draftArgs(draft: JobDraft): string[] {
     orNothing(dedupe?.debounce?.waitMs),
     orNothing(dedupe?.debounce?.maxMs),
     packedKeys(keys ?? []),
+    orNothing(fair),
   ];
 }
 
@@ -81,10 +87,28 @@ export function leaseArgs({ row, jobId, epoch, fence, worker }: Lease): string[]
   return [String(row), jobId, String(epoch), String(fence), worker];
 }
 
+/** Rows that end, of a block of this id; nothing: none do. */
+export function rowsArgs(ends: RowEnds | undefined, blockId: string): string[] {
+  if (ends === undefined) return [""];
+  const { succeeded, failed, outputs } = ends;
+  return [
+    "1",
+    succeeded.join(","),
+    String(failed.length),
+    ...failed.flatMap((row) => failedArgs(row, blockId)),
+    String(outputs.length),
+    ...outputs.flatMap(({ file, texts }) => [file, checked(texts, partOwner(blockId, file))]),
+  ];
+}
+
+export function failedArgs({ row, line, as, input, error }: FailedRow, blockId: string): string[] {
+  return [String(row), String(line), as, checked(input, rowOwner(blockId, line)), JSON.stringify(error)];
+}
+
 export function changeArgs(change: Change, id: string): string[] {
   const { name, to, add, outcome, delayMs, result, error, reason, wait, together, follow = [], ifCancelled } = change;
   const stored = result === null ? "" : checked(result, id);
-  if (name === "succeed") return [name, stored, ...draftsArgs(follow)];
+  if (name === "succeed") return [name, stored, ...rowsArgs(change.rows, id), ...draftsArgs(follow)];
   const until = wait?.until ?? null;
   const waiting =
     wait === undefined
@@ -107,6 +131,7 @@ export function changeArgs(change: Change, id: string): string[] {
     orNothing(together),
     stored,
     ...waiting,
+    ...rowsArgs(change.rows, id),
     ...draftsArgs(follow),
     ...(ifCancelled === undefined ? [""] : ["1", ...changeArgs(ifCancelled, id)]),
   ];
@@ -118,7 +143,6 @@ export function faultOf(change: Change): string | null {
   if (!Object.hasOwn(CHANGES, name)) return `there is no change called ${name}`;
   if (!JOB_STATES.includes(to)) return `${to} is not a state`;
   if (!Number.isFinite(delayMs)) return "its delay is not a number";
-  if (change.rows !== undefined) return "it ends rows of a batch, and the store redis has no batches";
   for (const [counter, by] of Object.entries(add))
     if (!Object.hasOwn(NO_COUNTERS, counter) || !Number.isInteger(by)) return `${counter} can't grow by ${by}`;
   return ifCancelled === undefined ? null : faultOf(ifCancelled);
@@ -214,13 +238,13 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
   const { d, counters, state } = job;
   const isClaimed = job.fence > 0;
   const runAt = d["ra"] === undefined ? null : Number(d["ra"]);
-  const waitsForResolution = state === "queued" && runAt === NEVER_DUE;
+  // A block of a batch that is held has the same due time, and was never claimed.
+  const waitsForResolution = isClaimed && state === "queued" && runAt === NEVER_DUE;
   const keys = keysOf(d);
   const outcome = lastOutcome(job);
   const bound = boundOf({ ...counters, together: Number(d["to"] ?? 0) });
   // A due job that no turn has looked at yet waits at no door.
   const isHeld = state === "queued" && d["ln"] === "h" && (runAt === null || runAt <= now);
-  const door = isHeld ? keys.find(({ id }) => id === d["dr"]) : undefined;
   return {
     id: job.id,
     kind: job.kind,
@@ -228,7 +252,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     priority: job.priority,
     dedupeKey: d["dk"] ?? null,
     createdAt: job.createdAt,
-    runAt: waitsForResolution || runAt === NO_TIMEOUT ? null : runAt,
+    runAt: runAt === NEVER_DUE || runAt === NO_TIMEOUT ? null : runAt,
     startedAt: isClaimed ? job.startedAt : null,
     deadlineAt: isClaimed ? job.deadlineAt : null,
     finishedAt: isTerminal(state) ? job.finishedAt : null,
@@ -243,13 +267,27 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     parent: job.parent,
     waitsAt: state === "queued" && outcome === "waiting" && runAt !== null ? job.waitStep : null,
     keys: keys.map(named),
-    heldBy: door ? named(door) : null,
+    heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
   };
 }
 
+/** The row that the latest attempt of a block has begun. Nothing is read from an input that is not what was stored: then the block is judged as a whole. */
+export function begunRow({ d, kind }: ShownJob, storedInput: string): { readonly begun?: BegunRow } {
+  if (storedInput === "") return {};
+  const { text, intact } = unchecked(storedInput, inputOwner(kind));
+  return intact && text !== null ? { begun: { row: Number(d["bg"]), input: text } } : {};
+}
+
 export function lastOutcome({ state, d }: Pick<ShownJob, "state" | "d">): Outcome | null {
   return (d["oc"] as Outcome | undefined) ?? (state === "succeeded" ? "succeeded" : null);
+}
+
+/** The door at which it waits; at the gate of its kind, it waits for the turn of its fair key. */
+function heldBy(d: Fields, keys: ReturnType<typeof keysOf>): JobInfo["heldBy"] {
+  const isAtGate = d["dr"]!.startsWith("-");
+  const door = keys.find(({ id }) => id === d[isAtGate ? "fr" : "dr"]);
+  return door ? { ...named(door), ...(isAtGate && { turn: true as const }) } : null;
 }
 
 function named({ limit, key }: { readonly limit: string; readonly key: string }): { limit: string; key: string } {

@@ -1,5 +1,6 @@
 // What people and reports read.
 import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
+import { type KeyState, throttleSettings } from "../../job/limits.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob } from "../port.ts";
 import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
@@ -10,6 +11,7 @@ import { serverFacts } from "./upkeep.ts";
 
 /** A page of a list is found in at most so many calls, of 10,240 rows each. */
 const MAX_CALLS = 10;
+const KEYS_AT_ONCE = 500;
 
 export function inspecting(connection: Connection): Inspecting {
   return {
@@ -41,6 +43,28 @@ export function inspecting(connection: Connection): Inspecting {
     async ahead(id) {
       const count = await connection.eval("ahead", [id]);
       return count === "" ? null : Number(count);
+    },
+    async keys(query) {
+      const list: KeyState[] = [];
+      const read = async (args: readonly string[]): Promise<string> => {
+        const [states, next, now] = (await connection.eval("keyStates", args)) as unknown as [
+          KeyReply[],
+          string,
+          string,
+        ];
+        list.push(...states.map((state) => keyState(state, Number(now))));
+        return next;
+      };
+      if ("key" in query) {
+        await read(["1", String(query.key.id), query.key.limit, query.key.key]);
+        return list;
+      }
+      const { limit, most } = query;
+      for (let after = ""; list.length < most;) {
+        after = await read(["", limit ?? "", after, String(Math.min(KEYS_AT_ONCE, most - list.length))]);
+        if (after === "") break;
+      }
+      return list;
     },
     async suspects() {
       const list = (await connection.eval("suspects")) as unknown as [string, number, number][];
@@ -145,6 +169,37 @@ function kindCounts(row: readonly (string | number)[]): KindCounts {
     dead: Number(dead),
     cancelled: Number(cancelled),
     quarantined: Number(quarantined),
+  };
+}
+
+type KeyReply = readonly [limit: string, key: string, declared: string, own: string[], taken: number, held: number];
+
+function keyState([limit, key, stored, own, taken, held]: KeyReply, now: number): KeyState {
+  const number = (text: string | undefined): number | null => (text === undefined || text === "" ? null : Number(text));
+  const [running, intervalMs, burst, weight, heldOff, pausedAt, pausedUntil] = own.map(number);
+  const [byLimit, everyMs, bursts, strict] = stored === "" ? [] : stored.split("|");
+  const throttle = throttleSettings(limit);
+  const until = pausedUntil ?? null;
+  const isPaused = pausedAt !== null && (until === null || until > now);
+  return {
+    limit,
+    key,
+    applies: {
+      running: running ?? number(byLimit),
+      intervalMs: intervalMs ?? number(everyMs) ?? throttle?.intervalMs ?? null,
+      burst: burst ?? number(bursts) ?? 1,
+      strict: strict === "1",
+    },
+    own: {
+      ...(running !== null && { running }),
+      ...(intervalMs !== null && { intervalMs }),
+      ...(burst !== null && { burst }),
+      ...(weight !== null && { weight }),
+    },
+    taken,
+    held,
+    paused: isPaused ? { reason: own[7]!, at: pausedAt!, until } : null,
+    heldOffUntil: (heldOff ?? 0) > now ? heldOff! : null,
   };
 }
 

@@ -7,6 +7,7 @@ import type { Reply } from "./driver.ts";
 import {
   assertDeclared,
   assertWritable,
+  begunRow,
   changeArgs,
   fieldsOf,
   historyEntry,
@@ -49,13 +50,13 @@ async function lostJobs(connection: Connection, incident: string, limit: number)
   if (open.length === 0) return [];
   const rows = open.map(({ row }) => String(row));
   const [list, flat] = (await connection.eval("jobs", [String(rows.length), ...rows])) as unknown as [
-    [Reply, string[], string[]][],
+    [Reply, string[], string[], string][],
     string[],
   ];
   const kinds = fieldsOf(flat);
   const jobs = open
     .flatMap(({ lost }, at) => {
-      const [shown, steps, history] = list[at] ?? [];
+      const [shown, steps, history, begunInput] = list[at] ?? [];
       if (shown === undefined) return [];
       const job = shownJob(shown);
       if (job.id !== lost.jobId) return [];
@@ -65,7 +66,9 @@ async function lostJobs(connection: Connection, incident: string, limit: number)
         .map(historyEntry)
         .some(({ event, attempt }) => event === "retry" && attempt >= lost.fence);
       const kind = JSON.parse(kinds[job.kind]!) as KindSettings;
-      return [{ id, row, state, epoch, fence, counters, kind, alone: lost.alone, movedOn: hasNewStep || wasRetried }];
+      const movedOn = hasNewStep || wasRetried;
+      const of = { id, row, state, epoch, fence, counters, kind, alone: lost.alone, movedOn };
+      return [{ ...of, ...begunRow(job, begunInput!) }];
     })
     .slice(0, limit);
   const deaths = await deathsElsewhere(

@@ -1,5 +1,4 @@
 // What people change by hand.
-import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { JOB_STATES, TERMINAL_STATES } from "../../job/job.ts";
 import { MAX_SIGNALS } from "../../job/waits.ts";
 import { BY_HAND, cancel } from "../../job/transitions.ts";
@@ -26,16 +25,20 @@ export function operating(connection: Connection): Operating {
     },
     async signal({ job, name, payload, id }) {
       const args = [job, name, checked(payload, job), id, String(MAX_SIGNALS)];
-      const [is, state] = (await connection.eval("signal", args, { script: "signal", args })) as [
+      const [is, state] = (await connection.eval("signal", args, [{ script: "signal", args }])) as [
         SignalAnswer["is"],
         number,
       ];
       return is === "ended" ? { is, state: JOB_STATES[state]! } : { is };
     },
     async setLimit({ id, limit, key }, own) {
-      if (own?.weight !== undefined) throw noWeights(limit, key);
-      const given = [own?.running, own?.intervalMs, own?.burst].map((value) => String(value ?? ""));
-      await connection.eval("setLimit", [String(id), ...given]);
+      const given = [own?.running, own?.intervalMs, own?.burst, own?.weight].map((value) => String(value ?? ""));
+      await connection.eval("setLimit", [String(id), limit, key, ...given]);
+    },
+    async pauseKey({ id, limit, key }, pause) {
+      const how = pause === null ? ["", "", ""] : ["1", pause.reason, String(pause.forMs ?? "")];
+      for (let again = ""; ; again = "1")
+        if ((await connection.eval("pauseKey", [String(id), limit, key, again, ...how])) === 0) return;
     },
     async setPaused(kind, paused) {
       return (await connection.eval("setPaused", [kind, paused ? "1" : "0"])) === 1;
@@ -44,18 +47,10 @@ export function operating(connection: Connection): Operating {
   };
 }
 
-function noWeights(limit: string, key: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.optionInvalid,
-    `A redis store can't give the key ${key} of the limit ${limit} a weight: its keys do not take turns.`,
-    "Nothing was changed. Leave the weight out, or use a SQLite or PostgreSQL store.",
-    { limit, key },
-  );
-}
-
 function operatorAnswer(reply: Reply): OperatorAnswer {
-  const [is, what, key] = reply as [Exclude<OperatorAnswer["is"], "of-batch">, number | string, string];
+  const [is, what, key] = reply as [OperatorAnswer["is"], number | string, string];
   if (is === "applied" || is === "wrong-state") return { is, state: JOB_STATES[Number(what)]! };
+  if (is === "of-batch") return { is, batch: String(what) };
   if (is === "key-held") return { is, holder: String(what), dedupeKey: key };
   return { is };
 }

@@ -20,7 +20,16 @@ import {
 } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { changeArgs, faultOf, fieldsOf, historyEntry, shownJob, undeclaredMessage, workerRow } from "./encoding.ts";
+import {
+  begunRow,
+  changeArgs,
+  faultOf,
+  fieldsOf,
+  historyEntry,
+  shownJob,
+  undeclaredMessage,
+  workerRow,
+} from "./encoding.ts";
 
 export async function condemn(connection: Connection, request: CondemnRequest): Promise<Condemned | null> {
   const { worker: dead, death, recovery, incident } = request;
@@ -94,10 +103,11 @@ async function overdueJobs(connection: Connection, overdue: Overdue, limit: numb
 }
 
 function jobsOf(reply: Reply): HeldJob[] {
-  const [list, flat] = reply as unknown as [[Reply, string][], string[]];
+  const [list, flat] = reply as unknown as [[Reply, string, string][], string[]];
   const kinds = fieldsOf(flat);
-  return list.map(([shown, lastStep]) => {
-    const { id, row, worker, epoch, fence, counters, deadlineAt, kind } = shownJob(shown);
+  return list.map(([shown, lastStep, begunInput]) => {
+    const job = shownJob(shown);
+    const { id, row, worker, epoch, fence, counters, deadlineAt, kind } = job;
     const settings = JSON.parse(kinds[kind]!) as KindSettings;
     const guard = { row, worker: worker!, epoch, fence };
     return {
@@ -109,6 +119,7 @@ function jobsOf(reply: Reply): HeldJob[] {
       deadlineAt,
       lastStep: lastStep || null,
       deathsElsewhere: 0,
+      ...begunRow(job, begunInput),
     };
   });
 }

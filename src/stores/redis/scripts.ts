@@ -3,6 +3,9 @@
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
 import * as attempts from "./lua/attempts.ts";
+import { ADMISSION } from "./lua/admission.ts";
+import * as batches from "./lua/batches.ts";
+import { BLOCKS } from "./lua/blocks.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
@@ -10,21 +13,41 @@ import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
 import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
 import * as recovery from "./lua/recovery.ts";
+import * as schedules from "./lua/schedules.ts";
+import * as staged from "./lua/staged.ts";
 import * as workers from "./lua/workers.ts";
 
 /** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
 const PARTS = {
   jobs: RECORDS,
   keys: KEYS,
+  admission: ADMISSION,
+  blocks: BLOCKS,
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
   families: FAMILIES,
   workers: WORKERS,
   leases: LEASES,
+  removal: operations.REMOVAL,
+  staged: staged.STAGED,
   indexes: integrity.INDEXES,
 } as const;
-const ALL = ["jobs", "keys", "drafts", "waits", "changes", "families", "workers", "leases"] as const;
+const ALL = [
+  "jobs",
+  "keys",
+  "admission",
+  "blocks",
+  "drafts",
+  "waits",
+  "changes",
+  "families",
+  "workers",
+  "leases",
+] as const;
+const REMOVING = [...ALL, "removal", "staged"] as const;
+const ENQUEUING = ["jobs", "keys", "drafts"] as const;
+const INSERTING = [...ENQUEUING, "staged"] as const;
 const READ = ["jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
@@ -55,9 +78,13 @@ const repairing = (body: string): ScriptFacts => ({
 
 const SCRIPTS = {
   declare: adding(attempts.DECLARE),
-  enqueue: { ...adding(attempts.ENQUEUE), parts: ["jobs", "keys", "drafts"] },
+  enqueue: { ...adding(attempts.ENQUEUE), parts: ENQUEUING },
+  stage: { ...adding(staged.STAGE), parts: ENQUEUING },
+  decideStaged: { ...adding(staged.DECIDE_STAGED), parts: ENQUEUING },
+  insertStaged: { ...writing(staged.INSERT_STAGED), parts: INSERTING },
+  forgetStaged: { ...writing(staged.FORGET_STAGED), parts: INSERTING },
   register: adding(workers.REGISTER),
-  turn: writing(attempts.TURN),
+  turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
   settle: writing(attempts.SETTLE),
   settleAgain: writing(attempts.SETTLE_AGAIN),
   write: writing(attempts.WRITE),
@@ -72,7 +99,7 @@ const SCRIPTS = {
   held: reading(recovery.HELD),
   overdue: writing(recovery.OVERDUE),
   takeBack: writing(recovery.TAKE_BACK),
-  purge: writing(operations.PURGE),
+  purge: { ...writing(operations.PURGE), parts: REMOVING },
   getJob: reading(reads.GET_JOB),
   jobs: reading(reads.JOBS),
   outcomes: reading(reads.OUTCOMES),
@@ -81,6 +108,7 @@ const SCRIPTS = {
   kindSettings: reading(reads.KIND_SETTINGS),
   ahead: reading(reads.AHEAD),
   suspects: reading(reads.SUSPECTS),
+  keyStates: reading(reads.KEY_STATES),
   incidents: reading(reads.INCIDENTS),
   incident: reading(reads.INCIDENT),
   latestRecovery: reading(reads.LATEST_RECOVERY),
@@ -95,6 +123,7 @@ const SCRIPTS = {
   retry: writing(operations.RETRY),
   signal: adding(operations.SIGNAL),
   setLimit: writing(operations.SET_LIMIT),
+  pauseKey: writing(operations.PAUSE_KEY),
   setPaused: writing(operations.SET_PAUSED),
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),
@@ -113,6 +142,33 @@ const SCRIPTS = {
   repairFill: repairing(integrity.REPAIR_FILL),
   repairWorkers: repairing(integrity.REPAIR_WORKERS),
   repairEnd: repairing(integrity.REPAIR_END),
+  schedulesDue: reading(schedules.DUE),
+  fireSchedules: { ...adding(schedules.FIRE), parts: ["jobs", "keys", "drafts"] },
+  writeSchedule: { ...adding(schedules.WRITE), parts: ["jobs", "keys", "drafts"] },
+  removeSchedule: writing(schedules.REMOVE),
+  getSchedule: reading(schedules.GET),
+  listSchedules: reading(schedules.LIST),
+  occurrences: reading(schedules.OCCURRENCES),
+  firedJobs: reading(schedules.FIRED),
+  declareSchedules: writing(schedules.DECLARE_SCHEDULES),
+  declaredSchedules: reading(schedules.DECLARED),
+  scheduleClock: reading(schedules.CLOCK),
+  openBatch: adding(batches.OPEN_BATCH),
+  appendBlocks: adding(batches.APPEND_BLOCKS),
+  sealBatch: writing(batches.SEAL_BATCH),
+  abortBatch: writing(batches.ABORT_BATCH),
+  tendBatches: writing(batches.TEND_BATCHES),
+  foldBatches: writing(batches.FOLD_BATCHES),
+  finishBatch: writing(batches.FINISH_BATCH),
+  reopenBatch: adding(batches.REOPEN_BATCH),
+  setOutputs: writing(batches.SET_OUTPUTS),
+  purgeBatches: { ...writing(batches.PURGE_BATCHES), parts: REMOVING },
+  getBatches: reading(batches.GET_BATCHES),
+  listBatches: reading(batches.LIST_BATCHES),
+  failedBlocks: reading(batches.FAILED_BLOCKS),
+  outputPage: reading(batches.OUTPUT_PAGE),
+  outputFiles: reading(batches.OUTPUT_FILES),
+  countRows: reading(batches.COUNT_ROWS),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
@@ -145,6 +201,7 @@ const READ_TAIL = "return {1, call('HGET', T .. 'meta', 'ops'), int(now), int(EP
 /** Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. */
 const WRITE_TAIL = `local answer = main()
 J.flush()
+if B then B.flush() end
 D.count()
 local ops
 if wrote then

@@ -4,12 +4,14 @@ import type { Emitter } from "../../job/events.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
+import { batches } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import { inOurWords } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
+import { schedules } from "./schedules.ts";
 import { Enqueuing, turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
@@ -64,6 +66,8 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       operate: operating(connection),
       losses: losses(connection),
       upkeep: upkeep(connection),
+      schedules: schedules(connection),
+      batches: batches(connection),
     },
     { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
   );

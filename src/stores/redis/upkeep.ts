@@ -1,6 +1,7 @@
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, what the server promises, its integrity.
 import type { Finding, Opening, Upkeep } from "../port.ts";
 import { NOTHING_CHECKED, type StoreFindings } from "../store-parts.ts";
+import { batchInconsistencies } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import { integrity, repair } from "./integrity.ts";
 
@@ -19,6 +20,7 @@ export function upkeep(connection: Connection): Upkeep {
     },
     advice: () => adviceOf(connection),
     integrity: () => integrity(connection),
+    inconsistencies: () => batchInconsistencies(connection),
     repair: () => repair(connection),
   };
 }

@@ -1,8 +1,17 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction or one read. What rows come to is written with the rows (blocks.ts).
-import { BATCH_STATES, type BatchDraft, type BatchState, type BlockDraft, NO_ROWS } from "../../job/batches.ts";
+import {
+  BATCH_STATES,
+  type BatchDraft,
+  type BatchState,
+  type BlockDraft,
+  NO_ROWS,
+  takesRows,
+  totalOf,
+} from "../../job/batches.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobDraft } from "../../job/job.ts";
+import { blocksOfRows, nowOf, type SubmittableBatch, type Submitted } from "../../job/submit.ts";
 import { BY_HAND } from "../../job/transitions.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
@@ -58,7 +67,7 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
     async purge(endedOlderThanMs, limit) {
       const before = now() - endedOlderThanMs;
       if (!(await read(() => hasOld(db, before)))) return { batches: 0, more: false };
-      return write(() => purge(db, purging, before, limit, piece()));
+      return write(() => purge(db, purging, { before, limit, now: now() }, piece()));
     },
   };
 }
@@ -109,7 +118,8 @@ function append(
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
   if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
-  if (asNext && batch.blocks !== blocks[0]?.number) return { is: "moved", blocks: batch.blocks, rows: batch.rows };
+  if (asNext && batch.blocks !== blocks[0]?.number)
+    return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
   const added = blocks.filter(({ number }) => {
     if (known.has(number) || db.sql(BLOCK_THERE).get(batch.seq, round, number) !== undefined) return false;
@@ -194,6 +204,25 @@ function abort(db: Database, id: string): BatchState | "missing" {
 function stateOf(db: Database, id: string): BatchState | "missing" {
   const batch = findBatch(db, id);
   return batch === undefined ? "missing" : BATCH_STATES[batch.state]!;
+}
+
+/** A whole batch in the user's transaction: opened, filled and sealed. All blocks are cut before anything is written. */
+export function submitWithin(
+  db: Database,
+  kinds: Kinds,
+  kind: SubmittableBatch,
+  { draft, rows }: { readonly draft: BatchDraft; readonly rows: readonly unknown[] },
+  now: number,
+): Submitted {
+  const blocks = nowOf(blocksOfRows(kind, draft, rows), kind.name);
+  const { created, batch } = openBatch(db, kinds, draft, now);
+  const { id, round } = batch;
+  if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
+  const missing = created ? blocks : nowOf(blocksOfRows(kind, batch, rows, batch.blocks), kind.name);
+  const answer = append(db, kinds, id, round, missing, false, now);
+  seal(db, id, round, now);
+  const added = answer.is === "appended" ? answer.rows : 0;
+  return { id, rows: batch.rows + added, alreadyThere: batch.rows, created };
 }
 
 // ---- what is to be done to many blocks
@@ -340,8 +369,7 @@ function hasOld(db: Database, before: number): boolean {
 function purge(
   db: Database,
   purging: Purging,
-  before: number,
-  limit: number,
+  { before, limit, now }: { readonly before: number; readonly limit: number; readonly now: number },
   late: () => boolean,
 ): { readonly batches: number; readonly more: boolean } {
   const old = db.sql(OLD).all(before, limit) as { seq: number }[];
@@ -355,34 +383,39 @@ function purge(
     const next = db.sql(DELETED).get() as { batch: number } | undefined;
     if (next === undefined) break;
     const few = Math.min(room, BLOCKS_AT_ONCE);
-    const deleted = deleteBlocks(db, purging, next.batch, few);
+    const deleted = deleteBlocks(db, purging, next.batch, few, now);
     if (deleted < few) db.sql("DELETE FROM outlive_deleted_batches WHERE batch = ?").run(next.batch);
     room -= deleted;
   }
   return { batches: old.length, more: hasOld(db, before) };
 }
 
-/** Returns how many: fewer than the limit, and nothing is left of it. */
-function deleteBlocks(db: Database, purging: Purging, batch: number, limit: number): number {
+/**
+ * Returns how many: fewer than the limit, and nothing is left of it. A block may have marked all of its rows and not have ended itself, for instance
+ * because its worker died in between: it is cancelled, because its next attempt would find no batch.
+ */
+function deleteBlocks(db: Database, purging: Purging, batch: number, limit: number, now: number): number {
   const blocks = db
     .sql(
-      `SELECT b.job, b.round, b.number, j.seq, j.state, j.kind, j.finished_at, j.seq = (SELECT max(seq) FROM outlive_jobs) AS newest
+      `SELECT b.job, b.round, b.number, j.id, j.seq, j.state, j.kind, j.finished_at, j.seq = (SELECT max(seq) FROM outlive_jobs) AS newest
        FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job WHERE b.batch = ? LIMIT ? + 0`,
     )
     .all(batch, limit) as {
     job: number;
     round: number;
     number: number;
+    id: string;
     seq: number | null;
     state: number;
     kind: number;
     finished_at: number;
     newest: number;
   }[];
-  for (const { job, round, number, seq, state, kind, finished_at, newest } of blocks) {
+  for (const { job, round, number, id, seq, state, kind, finished_at, newest } of blocks) {
     db.sql("DELETE FROM outlive_blocks WHERE job = ?").run(job);
     for (const table of ["outlive_row_failures", "outlive_row_outputs"])
       db.sql(`DELETE FROM ${table} WHERE batch = ? AND round = ? AND number = ?`).run(batch, round, number);
+    if (seq !== null && state < STATE.succeeded) applyByHand(db, id, BY_HAND.cancel, "system/batches", now);
     // One that the store keeps for a reason of its own is an ordinary job now, and goes with those.
     if (seq !== null && state >= STATE.succeeded && newest === 0) purging.deleteJob({ seq, state, kind, finished_at });
   }

@@ -8,7 +8,7 @@ import {
   type KeyPause,
   type KeyState,
   type LimitSettings,
-  throttleSettings,
+  impliedSettings,
 } from "../../job/limits.ts";
 import type { KeyQuery } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
@@ -191,7 +191,7 @@ export class Limits {
     this.#declared ??= this.#read();
     const known = this.#declared.get(name);
     if (known) return known;
-    const settings = throttleSettings(name) ?? UNLIMITED;
+    const settings = impliedSettings(name) ?? UNLIMITED;
     this.#declared.set(name, settings);
     return settings;
   }

@@ -126,6 +126,42 @@ const FAMILY_CANCELS: Migration = {
   `,
 };
 
+// Schedules. What is due is one index; the rest of a row is one JSON text, which the domain writes whole (job/schedules.ts). What a job was planned for is
+// kept outside of the jobs, so that others have no column for it.
+const SCHEDULES: Migration = {
+  name: "schedules",
+  sql: `
+  CREATE TABLE outlive_schedules (
+    seq INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    due_at INTEGER,
+    body TEXT NOT NULL,
+    body_sum INTEGER NOT NULL
+  );
+  CREATE UNIQUE INDEX outlive_schedules_name ON outlive_schedules (name);
+  CREATE INDEX outlive_schedules_due ON outlive_schedules (due_at) WHERE due_at IS NOT NULL;
+  CREATE TABLE outlive_occurrences (
+    seq INTEGER PRIMARY KEY,
+    job TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    caught_up INTEGER NOT NULL
+  );
+  CREATE UNIQUE INDEX outlive_occurrences_job ON outlive_occurrences (job);
+  CREATE INDEX outlive_occurrences_schedule ON outlive_occurrences (schedule, at);
+  CREATE TABLE outlive_declarations (
+    seq INTEGER PRIMARY KEY,
+    worker TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    zone_data TEXT NOT NULL
+  );
+  CREATE INDEX outlive_declarations_worker ON outlive_declarations (worker);
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -426,6 +462,7 @@ export const MIGRATIONS: readonly Migration[] = [
   },
   FAMILY_CANCELS,
   BATCHES,
+  SCHEDULES,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

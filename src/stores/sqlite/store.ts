@@ -15,6 +15,7 @@ import { losses } from "./incidents.ts";
 import { operating } from "./operate.ts";
 import { Purging } from "./purge.ts";
 import { Recovering } from "./recover.ts";
+import { schedules } from "./schedules.ts";
 import { Settling } from "./settle.ts";
 import { type SqliteTransaction, transactions } from "./transaction.ts";
 import { takeTurn } from "./turn.ts";
@@ -119,6 +120,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
       batches: batches(access, kinds, purging, piece),
+      schedules: schedules(access, kinds),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {

@@ -5,6 +5,14 @@ import { type EnqueueOptions, makeDraftNow } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Json } from "../../job/json.ts";
+import {
+  batchDraft,
+  nowOf,
+  rowsInTransaction,
+  type SubmittableBatch,
+  type Submitted,
+  type SubmittedWith,
+} from "../../job/submit.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../../job/waits.ts";
 import { type CommitControl, type CommitForm, unlessInterrupted } from "../../worker/run.ts";
 import {
@@ -17,6 +25,7 @@ import {
   triedBy,
 } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
+import { submitWithin } from "./batches.ts";
 import { haveEnded } from "./blocks.ts";
 import type { Database, Row, SQLInputValue } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
@@ -45,6 +54,15 @@ export interface SqliteTransaction {
     input: In,
     options?: EnqueueOptions,
   ): Enqueued;
+  /**
+   * Submits a batch in this same transaction: it is there, sealed, if the transaction commits. At most 10,000 rows. With a `key` of a batch that is
+   * there, what is missing is added, as by `engine.submit`.
+   */
+  submit<In, Context>(
+    batch: SubmittableBatch<In, Context>,
+    rows: Iterable<NoInfer<In>>,
+    options?: SubmittedWith<NoInfer<Context>>,
+  ): Submitted;
   /**
    * Sends a signal in this same transaction: it is kept if the transaction commits. Throws as `engine.signal` rejects, for a job that has ended
    * for instance; nothing of the signal was written then, and the transaction may go on.
@@ -139,6 +157,14 @@ function runUserBody<T>(
       const [done] = noticed(() => insertJobs(db, kinds, [draft], now));
       enqueued++;
       return done!;
+    },
+    submit(batch, rows, options = {}) {
+      alive();
+      const draft = nowOf(batchDraft(batch, options, newId), batch.name);
+      const all = rowsInTransaction(batch, rows);
+      const submitted = noticed(() => submitWithin(db, kinds, batch, { draft, rows: all }, now));
+      enqueued++;
+      return submitted;
     },
     signal(jobId, name, payload, options) {
       alive();

@@ -1,7 +1,8 @@
 // What the port promises about batches: blocks come in once, a batch that is sealed ends once, and whatever was asked for is done in pieces that a
 // kill may come between. What rows come to is in batch-rows.ts.
 import assert from "node:assert/strict";
-import { type BatchRow, type BlockDraft, doneDraft, doneKind, endedRows } from "../../job/batches.ts";
+import { type BatchRow, type BlockDraft, doneDraft, doneKind, endedRows, NO_ENDS } from "../../job/batches.ts";
+import type { ClaimedJob } from "../../job/job.ts";
 import { batchDraft, batchSpecifier, blocksOf, failedRow, ZERO } from "./batch-fixture.ts";
 import { draft, idsOf, kind, roomFor, SETTLE, type Specify } from "./fixture.ts";
 
@@ -81,7 +82,7 @@ export function specifyBatches(specify: Specify): void {
       assert.deepEqual(answers.map(({ is }) => is).toSorted(), ["appended", "moved"]);
       assert.deepEqual(
         answers.find(({ is }) => is === "moved"),
-        { is: "moved", blocks: 1, rows: 5 },
+        { is: "moved", blocks: 1, rows: 5, added: 0 },
       );
       assert.deepEqual(await other.append("b", 1, [second], true), { is: "appended", blocks: 1, rows: 3 });
       const { rows, blocks } = await on.get("b");
@@ -230,7 +231,7 @@ export function specifyBatches(specify: Specify): void {
   });
 
   onBatches(
-    "blocks of a held batch are not claimed before its seal, and then in pieces that may be cut",
+    "BR-024 blocks of a held batch are not claimed before its seal, and then in pieces that may be cut",
     async (on) => {
       const { fixture, batches } = on;
       await on.open("b", { held: true });
@@ -249,6 +250,32 @@ export function specifyBatches(specify: Specify): void {
       while (await other.tend(2));
       assert.deepEqual(await on.runAll(worker), ["b:1:0", "b:1:1", "b:1:2", "b:1:3", "b:1:4"]);
       assert.deepEqual(await on.settle(), ["b"]);
+    },
+  );
+
+  onBatches(
+    "BR-022 BR-023 BR-024 recovery takes what still runs, and leaves the state of each batch alone",
+    async (on) => {
+      const { fixture, batches } = on;
+      await on.submit("sealed", [1, 1]);
+      await on.open("open");
+      await batches.append("open", 1, blocksOf("open", [1]));
+      await on.open("held", { held: true });
+      await batches.append("held", 1, blocksOf("held", [1]));
+      const [dead, heir] = [await fixture.worker("dead"), await fixture.worker("heir")];
+      const held = await dead.claim(10);
+      assert.deepEqual(idsOf(held).toSorted(), ["open:1:0", "sealed:1:0", "sealed:1:1"]);
+      // It ends between the death and the recovery, by a settlement that was on its way.
+      await dead.settle(SETTLE.succeed(held.find(({ lease }) => lease.jobId === "sealed:1:0")!));
+      const before = await batches.get(["sealed", "open", "held"]);
+      await fixture.bury(dead);
+      assert.deepEqual(await batches.get(["sealed", "open", "held"]), before);
+      assert.deepEqual(await fixture.states("sealed:1:0", "sealed:1:1", "open:1:0"), ["succeeded", "queued", "queued"]);
+      assert.deepEqual(
+        idsOf(await heir.claim(10)).toSorted(),
+        ["open:1:0", "sealed:1:1"],
+        "and none of the held batch",
+      );
     },
   );
 
@@ -451,6 +478,29 @@ export function specifyBatches(specify: Specify): void {
       );
       assert.deepEqual(await fixture.states("open:1:0", "new:1:0"), ["succeeded", "succeeded"]);
       assert.deepEqual(await on.batches.failures("open", 1, null, 10).then((blocks) => blocks.length), 1);
+      await on.assertConsistent();
+    },
+  );
+
+  onBatches(
+    "a block that marked all of its rows and has not ended is cancelled when its batch is purged",
+    async (on) => {
+      const { fixture, batches } = on;
+      await on.submit("b", [1, 1]);
+      const worker = await fixture.worker("w");
+      const [queued, running] = (await worker.claim(2)) as [ClaimedJob, ClaimedJob];
+      const ends = { ...NO_ENDS, succeeded: [0] };
+      for (const job of [queued, running]) await worker.record(job, { type: "rows", ends });
+      await worker.settle(SETTLE.release(queued));
+      assert.deepEqual(await on.settle(), ["b"]);
+      await on.runAll(worker, [doneKind("mail")]);
+      await fixture.clock.advance(2_000);
+      while ((await batches.purge(1_000, 10)).more);
+      assert.deepEqual(await batches.get(["b"]), []);
+      const [first, second] = await Promise.all(["b:1:0", "b:1:1"].map((id) => fixture.store.inspect.get(id)));
+      assert.deepEqual([first?.state, second?.state, second?.cancelRequested], ["cancelled", "running", true]);
+      await worker.settle(SETTLE.release(running));
+      assert.deepEqual(await fixture.states("b:1:1"), ["cancelled"]);
       await on.assertConsistent();
     },
   );

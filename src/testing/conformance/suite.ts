@@ -20,6 +20,7 @@ import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
+import { specifySchedules } from "./schedules.ts";
 import { specifySettle } from "./settle.ts";
 import { specifyDedupe } from "./dedupe.ts";
 import { specifyKeySlots } from "./key-slots.ts";
@@ -55,6 +56,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   purge: specifyPurge,
   batches: specifyBatches,
   "rows of batches": specifyBatchRows,
+  schedules: specifySchedules,
 };
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */

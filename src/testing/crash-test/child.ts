@@ -2,18 +2,24 @@
 // With no such point it runs to the end and tells every point it passed.
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import { openBlobs } from "../../blobs.ts";
+import { batchesOf, isBatch } from "../../engine/batch.ts";
+import { contractsOf } from "../../engine/client.ts";
 import { Engine } from "../../engine/engine.ts";
 import { engineSettings, settingsWithDefaults } from "../../engine/options.ts";
+import { batchOfBlockId } from "../../job/batches.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { toStoredError } from "../../job/errors.ts";
 import { EventBus } from "../../job/events.ts";
-import type { JobInfo } from "../../job/job.ts";
+import { isTerminal, type JobInfo } from "../../job/job.ts";
 import type { Json } from "../../job/json.ts";
 import { awaitedAt } from "../../job/waits.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { openBackend } from "../../stores/registry.ts";
-import { tellingStore, watchRequests } from "./effects.ts";
+import { tellingStore, tellingSubmission, watchRequests } from "./effects.ts";
+
+type AnyBatch = NonNullable<ReturnType<ReturnType<typeof batchesOf>["get"]>>;
 
 /** What the parent says. */
 export interface Order {
@@ -21,8 +27,12 @@ export interface Order {
   readonly module: string;
   readonly kind: string;
   readonly jobId: string;
-  /** Null: it has been enqueued already. */
+  /** Null: it has been enqueued already. The rows of a batch are submitted again, as their submitter would do it. */
   readonly input: { readonly json: string } | null;
+  /** Of a batch. */
+  readonly context: string;
+  /** Where output files go. */
+  readonly blobs: string;
   /** What is sent when the job waits for a signal, by its name. */
   readonly signals: Readonly<Record<string, Json>>;
   /** The how-manieth point ends the process; null: none does. */
@@ -32,7 +42,10 @@ export interface Order {
 }
 
 /** What the child says. */
-export type Message = { readonly point: string } | { readonly ended: string; readonly error: string | null };
+export type Message =
+  | { readonly point: string }
+  /** `left`: what a batch has left behind, which has to be the same in every run. */
+  | { readonly ended: string; readonly error: string | null; readonly left?: string };
 
 main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
   console.error(thrown);
@@ -40,8 +53,11 @@ main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
 });
 
 async function main(order: Order): Promise<void> {
-  const contracts = await contractsOf(order);
-  const contract = contracts.get(order.kind)!;
+  const jobs = await jobsOf(order);
+  const contracts = contractsOf(jobs);
+  const batch = batchesOf(jobs).get(order.kind);
+  if (batch ? !batch.handlers.row && !batch.handlers.block : !contracts.get(order.kind)?.handler)
+    throw new Error(`${order.module} exports no job named ${order.kind} with a handler.`);
   watchRequests();
   const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
   const bus = new EventBus(toStoredError);
@@ -49,17 +65,22 @@ async function main(order: Order): Promise<void> {
   const deps = { clock, random, events: bus, bootId: identity.bootId };
   const backend = await openBackend(order.url, {}, deps, { ...settings, migrate: true });
   let passed = 0;
-  const store = tellingStore(backend.store, order.jobId, (point) => {
+  const reached = (point: string): void => {
     if (passed++ === order.killAt) {
       leave(order.note, point);
       process.kill(process.pid, "SIGKILL");
     }
     if (order.killAt === null) process.send!({ point } satisfies Message);
-  });
+  };
+  const store = batch
+    ? tellingSubmission(tellingStore(backend.store, nameInBatch, reached), reached)
+    : tellingStore(backend.store, (id) => (id === order.jobId ? "" : null), reached);
   const engine = new Engine({
     backend: { ...backend, store },
     settings,
     contracts,
+    batches: batchesOf(jobs),
+    blobs: openBlobs(order.blobs),
     clock,
     random,
     bus,
@@ -68,20 +89,64 @@ async function main(order: Order): Promise<void> {
   });
   await backend.store.declare([...contracts.values()].map((one) => settingsWithDefaults(one, settings)));
   await engine.operator.recoverAtOpen();
-  if (order.input) await engine.enqueue(contract, JSON.parse(order.input.json) as never, { id: order.jobId });
+  const isEnded = await (batch ? submitted(engine, batch, order) : enqueued(engine, contracts.get(order.kind)!, order));
   const worker = await engine.start({ concurrency: 1 });
   for (;;) {
-    const job = await engine.get(order.jobId);
-    if (job && job.state !== "queued" && job.state !== "running") {
-      process.send!({ ended: job.state, error: job.error?.message ?? null } satisfies Message);
+    const ended = await isEnded();
+    if (ended) {
+      process.send!(ended);
       break;
     }
-    if (job) await sendSignal(job, engine, order.signals);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
   await worker.stop();
   await engine.close();
   process.exit(0); // whatever a handler left behind
+}
+
+type Ended = Extract<Message, { ended: string }>;
+
+async function enqueued(
+  engine: Engine,
+  contract: AnyContract,
+  { jobId, input, signals }: Order,
+): Promise<() => Promise<Ended | null>> {
+  if (input) await engine.enqueue(contract, JSON.parse(input.json) as never, { id: jobId });
+  return async () => {
+    const job = await engine.get(jobId);
+    if (job && isTerminal(job.state)) return { ended: job.state, error: job.error?.message ?? null };
+    if (job) await sendSignal(job, engine, signals);
+    return null;
+  };
+}
+
+/** With the same key in every process: what is there is not added twice. */
+async function submitted(
+  engine: Engine,
+  batch: AnyBatch,
+  { jobId: key, input, context }: Order,
+): Promise<() => Promise<Ended | null>> {
+  const rows = JSON.parse(input!.json) as never[];
+  const { id } = await engine.submit(batch, rows, { key, context: JSON.parse(context) as never });
+  return async () => {
+    const info = await engine.batch(id);
+    const done = await engine.get(`${id}:done:1`);
+    if (!info?.endedAt || !done || !isTerminal(done.state)) return null;
+    const files = Object.entries(info.outputs).map(([file, { sha256 }]) => [file, sha256]);
+    const { total, succeeded, failed, quarantined, aborted } = info.rows;
+    const isComplete = info.state === "completed" && done.state === "succeeded";
+    return {
+      ended: isComplete ? "succeeded" : info.state === "completed" ? done.state : info.state,
+      error: done.error?.message ?? null,
+      left: JSON.stringify({ rows: { total, succeeded, failed, quarantined, aborted }, files }),
+    };
+  };
+}
+
+/** Ids of batches are new in every run, and points are not. */
+function nameInBatch(jobId: string): string {
+  const block = batchOfBlockId(jobId);
+  return block ? ` (block ${block.number + 1})` : " (what follows the end)";
 }
 
 function leave(file: string, text: string): void {
@@ -98,16 +163,14 @@ async function sendSignal({ id, waitsAt }: JobInfo, engine: Engine, signals: Ord
   await engine.signal(id, awaited.name, signals[awaited.name], { id: waitsAt! });
 }
 
-/** All jobs that the module exports: a parent's children run here, too. */
-async function contractsOf({ module, kind }: Order): Promise<ReadonlyMap<string, AnyContract>> {
+/** All jobs and batches that the module exports: a parent's children run here, too. */
+async function jobsOf({ module }: Order): Promise<readonly object[]> {
   const exports = Object.values((await import(pathToFileURL(module).href)) as object).flatMap((value: unknown) =>
     Array.isArray(value) ? (value as unknown[]) : [value],
   );
-  const contracts = exports.filter(
-    (value): value is AnyContract =>
-      typeof value === "object" && typeof (value as AnyContract | null)?.settings?.name === "string",
+  return exports.filter(
+    (value): value is object =>
+      isBatch(value) ||
+      (typeof value === "object" && typeof (value as AnyContract | null)?.settings?.name === "string"),
   );
-  const byName = new Map(contracts.map((contract) => [contract.name, contract]));
-  if (!byName.get(kind)?.handler) throw new Error(`${module} exports no job named ${kind} with a handler.`);
-  return byName;
 }

@@ -1,5 +1,5 @@
-// `crashTest`: the user's own job, killed at every boundary of a step or a wait and before its settlement, each time on a fresh store, then run to its end
-// by another process. The report says which effects outside the store happened more often than in an undisturbed run.
+// `crashTest`: the user's own job or batch, killed at every boundary of a step, a wait or the end of rows and before its settlement, each time on a
+// fresh store, then run to its end by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -12,14 +12,18 @@ import { type Effect, environment, readEffects, type Repeated, repeated } from "
 export interface CrashTestOptions<In> {
   /** The module that exports the job with its handler: `new URL("./jobs.ts", import.meta.url)`. */
   readonly module: string | URL;
-  /** The job's input. */
+  /** The job's input; the rows of a batch. */
   readonly input: In;
+  /** The context of a batch. Default: null. */
+  readonly context?: Json;
   /** What the job gets when it waits for a signal, by the signal's name. Default: no signal comes, and such a wait ends by its timeout. */
   readonly signals?: Readonly<Record<string, Json>>;
   /** What was done outside the store, one text each, if neither `effect` nor an HTTP request tells: read after each run. Default: nothing. */
   readonly effects?: () => readonly string[] | Promise<readonly string[]>;
   /** Called before each run, to set the outside world back. Default: nothing. */
   readonly reset?: () => void | Promise<void>;
+  /** At which points it is killed, by their names in the report. Default: at all of them. */
+  readonly points?: (point: string) => boolean;
   /** How long one process may take, in ms. Default 30000, from 100. */
   readonly limitMs?: number;
 }
@@ -29,7 +33,7 @@ export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
-  /** The state in which the job ended; "never": it did not in `limitMs`. */
+  /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
   readonly ended: string;
   readonly error: string | null;
 }
@@ -55,7 +59,9 @@ export async function crashTest<In>(
   const bench = new Bench(job.name, options);
   const undisturbed = await bench.toItsEnd();
   const runs: CrashRun[] = [];
-  for (const at of undisturbed.points.keys()) runs.push(await bench.killedAt(at, undisturbed));
+  const isChosen = options.points ?? (() => true);
+  for (const [at, point] of undisturbed.points.entries())
+    if (isChosen(point)) runs.push(await bench.killedAt(at, undisturbed));
   const ok = runs.every(isHarmless);
   return { kind: job.name, runs, ok, text: textOf(job.name, runs) };
 }
@@ -63,6 +69,8 @@ export async function crashTest<In>(
 /** The undisturbed run: the points at which the others are killed, and how often each effect happens if nothing happens twice. */
 interface Undisturbed {
   readonly points: readonly string[];
+  /** What a batch has left behind; undefined: it is a job. */
+  readonly left: string | undefined;
   readonly effects: readonly Effect[];
 }
 
@@ -84,20 +92,21 @@ class Bench<In> {
           `The job ${this.#kind} does not succeed even in an undisturbed run: ${JSON.stringify(last ?? "it never ended")}.`,
         );
       return {
+        left: last.left,
         points: said.flatMap((one) => ("point" in one ? [one.point] : [])),
         effects: await this.#effectsIn(folder),
       };
     });
   }
 
-  async killedAt(at: number, { points, effects }: Undisturbed): Promise<CrashRun> {
+  async killedAt(at: number, { points, effects, left }: Undisturbed): Promise<CrashRun> {
     const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
       const end = await this.#run(folder, true, at);
       const notReached = this.#whyNot(end, noteIn(folder), point);
       if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
       const { said } = await this.#run(folder, false, null);
-      return { point, notReached, ...endOf(said), ...repeated(effects, await this.#effectsIn(folder)) };
+      return { point, notReached, ...sameEndOf(said, left), ...repeated(effects, await this.#effectsIn(folder)) };
     });
   }
 
@@ -132,13 +141,15 @@ class Bench<In> {
   }
 
   #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
-    const { module, input, signals = {} } = this.#options;
+    const { module, input, signals = {}, context = null } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
       module: typeof module === "string" && !module.startsWith("file:") ? module : fileURLToPath(module),
       kind: this.#kind,
       jobId: JOB_ID,
-      input: first ? { json: encodeJson(input, "The input of the crash test") } : null,
+      input: first || Array.isArray(input) ? { json: encodeJson(input, "The input of the crash test") } : null,
+      context: encodeJson(context, "The context of the crash test"),
+      blobs: join(folder, "blobs"),
       signals,
       killAt,
       note: join(folder, NOTE),
@@ -183,6 +194,14 @@ function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Prom
 function endOf(said: readonly Message[]): Pick<CrashRun, "ended" | "error"> {
   const last = said.findLast((one) => "ended" in one);
   return { ended: last?.ended ?? "never", error: last?.error ?? null };
+}
+
+/** A batch also has to leave the same rows and the same files behind as in the undisturbed run. */
+function sameEndOf(said: readonly Message[], left: string | undefined): Pick<CrashRun, "ended" | "error"> {
+  const end = endOf(said);
+  const last = said.findLast((one) => "ended" in one);
+  if (end.ended !== "succeeded" || last?.left === left) return end;
+  return { ended: "different", error: `${last?.left} instead of ${left}` };
 }
 
 /** The point at which the process killed itself. */

@@ -4,8 +4,9 @@
 import { subscribe } from "node:diagnostics_channel";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { WAIT_PREFIX } from "../../job/waits.ts";
+import type { Lease } from "../../job/lease.ts";
 import { withVerbs } from "../../stores/observed.ts";
-import type { Store, Transactions } from "../../stores/port.ts";
+import type { AttemptWrite, Store, TransactionBody, Transactions } from "../../stores/port.ts";
 
 const VARIABLE = "OUTLIVE_CRASH_TEST_EFFECTS";
 
@@ -78,46 +79,106 @@ function write(happened: Effect): void {
 /** A point in the job's life, in words. */
 export type Reached = (point: string) => void;
 
+/** How the points of a job are named; null: it is not one of those under test. */
+export type NameOf = (jobId: string) => string | null;
+
 /** The same store, except that it calls `reached` at every point before the process continues. */
-export function tellingStore(store: Store, jobId: string, reached: Reached): Store {
+export function tellingStore(store: Store, nameOf: NameOf, reached: Reached): Store {
+  const isOurs = ({ lease }: { readonly lease: Lease }): boolean => nameOf(lease.jobId) !== null;
   const write: Store["write"] = async (writes) => {
-    const ours = writes.filter(({ lease }) => lease.jobId === jobId);
-    const steps = ours.flatMap(({ write: one }) => (one.type === "step" ? [one.name] : []));
-    const signals = ours.flatMap(({ write: one }) => (one.type === "signal" ? [one.step] : []));
-    for (const name of steps) reached(beforeKept(name));
-    for (const step of signals) reached(`at the wait ${step}, before a signal was read`);
+    const ours = writes.filter(isOurs);
+    const before = ours.map(({ lease, write: one }) => [pointsOf(one), nameOf(lease.jobId)!] as const);
+    for (const [points, name] of before) if (points) reached(`${points.before}${name}`);
     const answers = await store.write(writes);
-    for (const name of steps) reached(afterKept(name));
-    for (const step of signals) reached(`at the wait ${step}, after it was asked for a signal`);
+    for (const [points, name] of before) if (points) reached(`${points.after}${name}`);
     return answers;
   };
   const turn: Store["turn"] = async (worker, settlements, room) => {
-    const ours = settlements.find(({ lease }) => lease.jobId === jobId);
-    const wait = ours?.change.wait;
-    if (wait) reached(`after the wait ${wait.step} began, before it was stored`);
-    else if (ours) reached("after the handler returned, before that was settled");
+    const ours = settlements
+      .filter(isOurs)
+      .map(({ lease, change: { wait } }) => ({ name: nameOf(lease.jobId)!, wait }));
+    for (const { name, wait } of ours)
+      reached(
+        wait
+          ? `after the wait ${wait.step} began, before it was stored${name}`
+          : `after the handler returned, before that was settled${name}`,
+      );
     const answer = await store.turn(worker, settlements, room);
-    if (wait) reached(`after the wait ${wait.step} was stored`);
-    else if (ours) reached("after the settlement was durable");
-    if (answer.claimed.some(({ lease }) => lease.jobId === jobId)) reached("after the claim, before the handler ran");
+    for (const { name, wait } of ours)
+      reached(wait ? `after the wait ${wait.step} was stored${name}` : `after the settlement was durable${name}`);
+    for (const claimed of answer.claimed.filter(isOurs))
+      reached(`after the claim, before the handler ran${nameOf(claimed.lease.jobId)!}`);
     return answer;
   };
-  const commit: Transactions["commit"] = async (settlement, body, encode, control) => {
-    if (settlement.lease.jobId !== jobId) return store.transactions!.commit(settlement, body, encode, control);
-    reached("before the commit");
-    const inside = ((tx: never) => {
+  const told = <T>(body: TransactionBody<unknown, T>, name: string): TransactionBody<unknown, T> => {
+    reached(`before the commit${name}`);
+    return (tx) => {
       const value = body(tx);
-      const pass = <T>(result: T): T => {
-        reached("inside the commit, before it was durable");
+      const pass = (result: T): T => {
+        reached(`inside the commit, before it was durable${name}`);
         return result;
       };
       return value instanceof Promise ? value.then(pass) : pass(value);
-    }) as typeof body;
-    const answer = await store.transactions!.commit(settlement, inside, encode, control);
-    reached("after the commit was durable");
+    };
+  };
+  const commit: Transactions["commit"] = async (settlement, body, encode, control) => {
+    const name = nameOf(settlement.lease.jobId);
+    if (name === null) return store.transactions!.commit(settlement, body, encode, control);
+    const answer = await store.transactions!.commit(settlement, told(body, name), encode, control);
+    reached(`after the commit was durable${name}`);
     return answer;
   };
-  return withVerbs(store, { write, turn, ...(store.transactions && { transactions: { commit } }) });
+  const writeWithin: Transactions["write"] = async (fenced, body, control) => {
+    const name = nameOf(fenced.lease.jobId);
+    if (name === null) return store.transactions!.write(fenced, body, control);
+    const of = rowsOf(fenced.write) + name;
+    const answer = await store.transactions!.write(fenced, told(body, of), control);
+    reached(`after the commit was durable${of}`);
+    return answer;
+  };
+  return withVerbs(store, {
+    write,
+    turn,
+    ...(store.transactions && { transactions: { commit, write: writeWithin } }),
+  });
+}
+
+/** The same store, except that it calls `reached` around everything that submits a batch. */
+export function tellingSubmission(store: Store, reached: Reached): Store {
+  const batches = store.batches!;
+  const around = async <T>(what: string, work: () => Promise<T>): Promise<T> => {
+    reached(`before the batch was ${what}`);
+    const answer = await work();
+    reached(`after the batch was ${what}`);
+    return answer;
+  };
+  return withVerbs(store, {
+    batches: {
+      open: (draft) => around("opened", () => batches.open(draft)),
+      append: (batch, round, blocks) => around("filled", () => batches.append(batch, round, blocks)),
+      seal: (batch, round) => around("sealed", () => batches.seal(batch, round)),
+    },
+  });
+}
+
+/** The points around a small write of an attempt; null: nothing happens twice if it is repeated. */
+function pointsOf(write: AttemptWrite): { readonly before: string; readonly after: string } | null {
+  if (write.type === "step") return { before: beforeKept(write.name), after: afterKept(write.name) };
+  if (write.type === "signal")
+    return {
+      before: `at the wait ${write.step}, before a signal was read`,
+      after: `at the wait ${write.step}, after it was asked for a signal`,
+    };
+  if (write.type !== "rows") return null;
+  const rows = rowsOf(write);
+  return { before: `before the end of rows was marked${rows}`, after: `after the end of rows was marked${rows}` };
+}
+
+/** Which rows of its block a write ends, from 1. */
+function rowsOf(write: AttemptWrite): string {
+  if (write.type !== "rows") return "";
+  const rows = [...write.ends.succeeded, ...write.ends.failed.map(({ row }) => row)].toSorted((a, b) => a - b);
+  return `, rows ${rows.map((row) => row + 1).join(", ")}`;
 }
 
 function beforeKept(name: string): string {

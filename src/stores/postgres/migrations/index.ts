@@ -13,6 +13,7 @@ import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
+import { schedules } from "./schedules.ts";
 import { seedViews } from "./seed-views.ts";
 import { submit } from "./submit.ts";
 import { verdicts } from "./verdicts.ts";
@@ -48,6 +49,7 @@ export const MIGRATIONS: readonly Migration[] = [
   families,
   batches,
   submit,
+  schedules,
 ];
 
 /**

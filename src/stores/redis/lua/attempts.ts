@@ -90,6 +90,7 @@ if not w or w.state ~= 'live' then
 end
 J.flush()
 F.cancelPiece()
+E.goOn()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
   local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
@@ -105,23 +106,25 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local woken = K.admit() + (X.woken or 0)
-settleIndexes()
-local ready, waiting, rooms = {}, {}, {}
+local asked = {}
 if total > 0 then
   for i = 1, num() do
     local name, room, shares = arg(), num(), arg() == '1'
     local n = kindNamed(name)
-    local kind = n and kindOf(n)
-    if kind and not kind.paused and room > 0 then
-      local most = math.min(room, total)
-      rooms[n] = {place = shares and 0 or n, room = room}
-      local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
-      for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
-      local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
-      for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
-    end
+    if n and room > 0 and not kindOf(n).paused then asked[#asked + 1] = {n = n, room = room, shares = shares} end
   end
+end
+local woken, goesOn = K.admit(asked, total)
+woken = woken + (X.woken or 0)
+settleIndexes()
+local ready, waiting, rooms = {}, {}, {}
+for _, one in ipairs(asked) do
+  local n, most = one.n, math.min(one.room, total)
+  rooms[n] = {place = one.shares and 0 or n, room = one.room}
+  local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
+  for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
+  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
+  for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 then
   table.sort(waiting, function(a, b)
@@ -179,7 +182,6 @@ if #chosen > 0 then
     local extra = ''
     if j.had or j.changed then
       J.leave(j)
-      settleIndexes()
       if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
       J.set(j, 'ln', nil)
       if j.d.ic then
@@ -216,12 +218,10 @@ if #chosen > 0 then
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
-local next = F.isDue() and 0 or K.nextIn()
+local next = (F.isDue() or goesOn) and 0 or K.nextIn()
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
-if #first > 0 then
-  local due = math.max(0, tonumber(first[2]) - now)
-  if not next or due < next then next = due end
-end
+local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge}
+for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
 return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;
 
@@ -233,8 +233,10 @@ for i = 1, num() do
   if one.type == 'step' then one.name, one.value = arg(), arg()
   elseif one.type == 'progress' or one.type == 'log' then one.value = arg()
   elseif one.type == 'enqueue' then one.drafts = D.readAll()
-  elseif one.type == 'holdOff' then one.key, one.forMs = arg(), num()
-  elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg() end
+  elseif one.type == 'holdOff' then one.key, one.limit, one.name, one.forMs = arg(), arg(), arg(), num()
+  elseif one.type == 'signal' then one.step, one.name, one.ended, one.nothing = arg(), arg(), arg() == '1', arg()
+  elseif one.type == 'rows' then one.ends = B.readRows()
+  elseif one.type == 'rowBegins' then one.row = num() end
   writes[i] = one
   local unknown = one.drafts and L.owned(one.lease) and D.undeclared(one.drafts)
   if unknown then return {'!kind', unknown} end
@@ -273,10 +275,15 @@ for i, one in ipairs(writes) do
     elseif one.type == 'enqueue' then
       answers[i] = {'applied', 'enqueued', D.enqueue(one.drafts, j.row)}
       F.noteNewChildren(j.row)
+    elseif one.type == 'rows' then B.endRows(j, one.ends, false)
+    elseif one.type == 'rowBegins' then B.begin(j, one.row)
     elseif one.type == 'holdOff' then
       local key = T .. 'key:' .. one.key
       local before = tonumber(call('HGET', key, 'until') or 0)
-      if now + one.forMs > before then call('HSET', key, 'until', int(now + one.forMs)) end
+      if now + one.forMs > before then
+        call('HSET', key, 'until', int(now + one.forMs))
+        K.keep(one.key, one.limit, one.name)
+      end
     elseif one.type == 'signal' then
       local kept = call('HGET', T .. 's:' .. row, one.step)
       if kept then answers[i] = {'applied', 'signal', 1, kept}

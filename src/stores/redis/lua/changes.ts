@@ -7,7 +7,7 @@ local D, X = {}, {}
 local added = {}
 function D.read()
   return {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
-    wait = optnum(), max = optnum(), ks = opt()}
+    wait = optnum(), max = optnum(), ks = opt(), fair = opt()}
 end
 function D.readAll()
   local drafts = {}
@@ -75,7 +75,7 @@ function D.insert(draft, parent, latest)
   J.text('i:', row, draft.input)
   added[draft.kind] = (added[draft.kind] or 0) + 1
   J.set(j, 'dk', draft.dk)
-  J.set(j, 'ks', draft.ks)
+  if draft.ks then K.setKeys(j, draft.ks, draft.fair) end
   J.set(j, 'ra', runAtOf(draft, latest))
   J.set(j, 'la', latest)
   if parent then J.set(j, 'pr', parent) end
@@ -97,7 +97,7 @@ local function replace(holder, draft)
   if K.unplace(holder) then for _, key in ipairs(K.list(holder)) do K.wake(key.id) end end
   J.text('i:', holder.row, draft.input)
   holder.priority = draft.priority
-  if draft.ks then J.set(holder, 'ks', draft.ks) holder.keys = nil end
+  if draft.ks then K.setKeys(holder, draft.ks, draft.fair) end
   J.set(holder, 'ra', runAt)
   J.set(holder, 'la', latest)
   K.relocate(holder)
@@ -107,7 +107,7 @@ local function markRerun(holder, draft)
   local key = T .. 'rr:' .. int(holder.row)
   local latest = tonumber(call('HGET', key, 'la') or nil) or latestOf(draft)
   local runAt = runAtOf(draft, latest)
-  call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '',
+  call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '', 'fr', draft.fair or '',
     'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '')
   J.set(holder, 'rr', '1')
 end
@@ -146,7 +146,7 @@ local function rerun(j)
   J.set(j, 'rr', nil)
   if not kept.id or J.rowOf(kept.id) then return end
   D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
-    ks = kept.ks ~= '' and kept.ks or nil}, nil, tonumber(kept.la))
+    ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil}, nil, tonumber(kept.la))
 end
 `;
 
@@ -198,7 +198,10 @@ function X.begin(j, wait)
 end
 -- A job has ended, or was taken out of its end again. Every change of a job's state comes through here.
 function X.consequences(j, ended)
-  if ended then rerun(j) end
+  if ended then
+    B.endBlock(j)
+    rerun(j)
+  end
   if not j.d.wa then return end
   local row = int(j.row)
   for _, waiter in ipairs(call('SMEMBERS', T .. 'wa:' .. row)) do
@@ -219,7 +222,7 @@ local C = {}
 local COUNTERS = {'er', 'cr', 'bl', 'ti', 'in', 'lo'}
 function C.read()
   local name = arg()
-  if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), follow = D.readAll()} end
+  if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), rows = B.readRows(), follow = D.readAll()} end
   local c = {name = name, to = num(), outcome = opt(), delay = num(), error = opt(), reason = opt(), add = {}}
   for i, field in ipairs(COUNTERS) do c.add[field] = num() end
   c.resets, c.resolves, c.together, c.result = opt(), opt(), optnum(), opt()
@@ -233,6 +236,7 @@ function C.read()
     end
     c.wait = wait
   end
+  c.rows = B.readRows()
   c.follow = D.readAll()
   if arg() == '1' then c.alt = C.read() end
   return c
@@ -257,6 +261,7 @@ end
 function C.apply(j, change, actor, incident)
   local c = C.of(j, change)
   local before, outcome = j.state, J.outcome(j)
+  B.endRows(j, c.rows, c.name == 'succeed')
   J.leave(j)
   if c.name == 'succeed' then
     setResult(j, c.result)

@@ -1,11 +1,21 @@
-// Lua: jobs with keys, as in sqlite/keys.ts. A job that is ready and has keys is held at the door of one of them; what is taken is counted in the
-// sets `kt:` (admitted or running) and `kb:` (of a strict limit: begun, or first at its door), which follow from the records. `admit` of
-// job/limits.ts is written a second time here, because admission has to be decided in the script that claims; the conformance suite holds both
-// to the same cases.
+// Lua: jobs with keys, as in sqlite/keys.ts. A job that is ready and has keys is held at the door of one of them, or at the gate of its kind if that is
+// fair, until admission.ts admits it. What is taken is counted in the sets `kt:` (admitted or running), `ku:` (admitted, not claimed) and `kb:` (of a
+// strict limit: begun, or first at its door). All of them, and the doors, follow from the records of jobs:
+//
+// ks       the keys of a job: id, limit and key of each       fr  the key of these by which its kind is fair
+// dr, rg   the door at which it waits; whether it waits there in the ring of its fair key
+// pl       its place: h held, f held and first at a strict door, t taken, b begun under a strict limit
+//
+// `h:DOOR` has the held jobs of a door by their order; where keys take turns, `h:DOOR:KEY` has those of one key, and `hr:DOOR` the keys of the ring by
+// their numbers. A gate is a door of the name `-KIND`. `key:ID` has what a key has of its own: its limit (running, interval, burst, weight), its rate
+// (arrival), its hold-off (until), its pause (pa, pu, why) and where its ring stands (rat, rsv). `ko` lists the keys that have settings, by limit and
+// key; `ki` all others with such a hash, by when they may be idle.
 
 export const KEYS = /* lua */ `
 K = {}
 local FIELD = '\\31'
+function K.gate(kind) return '-' .. int(kind) end
+function K.isGate(door) return sub(door, 1, 1) == '-' end
 -- A packed list of keys: id, limit and key of each.
 function K.list(j)
   if j.keys == nil then
@@ -18,6 +28,21 @@ function K.list(j)
   end
   return j.keys
 end
+-- All that has to have room for it: its keys, and the gate of its kind.
+function K.bounds(j)
+  if not j.d.fr then return K.list(j) end
+  if j.bounds == nil then
+    j.bounds = {unpack(K.list(j))}
+    j.bounds[#j.bounds + 1] = {id = K.gate(j.kind)}
+  end
+  return j.bounds
+end
+function K.setKeys(j, ks, fair)
+  J.set(j, 'ks', ks)
+  J.set(j, 'fr', fair)
+  if fair then gather('SADD', T .. 'fk', int(j.kind)) end
+  j.keys, j.bounds = nil, nil
+end
 local limits = {}
 function K.limit(name)
   local l = limits[name]
@@ -29,6 +54,8 @@ function K.limit(name)
   else
     local every = string.match(name, '^throttle/(%d+)$')
     l = {interval = tonumber(every), burst = 1, strict = false}
+    -- Of a schedule whose occurrences queue (impliedSettings in job/limits.ts).
+    if name == 'schedule/queue' then l = {running = 1, burst = 1, strict = true} end
   end
   limits[name] = l
   return l
@@ -44,13 +71,39 @@ function K.rank(j)
   if strict and j.fence > 0 then order = 0 end
   return order * 2199023255552 + j.row
 end
-function K.wake(id) call('SADD', T .. 'kw', id) end
+-- Every turn that has room for a kind looks at its gate: it needs no wake.
+function K.wake(id) if not K.isGate(id) then call('SADD', T .. 'kw', id) end end
+local function queueOf(j)
+  if j.d.rg then return T .. 'h:' .. j.d.dr .. ':' .. j.d.fr end
+  return T .. 'h:' .. j.d.dr
+end
+K.queueOf = queueOf
+-- Queues of rings that jobs have left: a key without any leaves the ring. Indexes are settled.
+local left = {}
+function K.flush()
+  for queue, of in pairs(left) do if call('EXISTS', queue) == 0 then call('ZREM', of[1], of[2]) end end
+  left = {}
+end
+function K.enterDoor(j)
+  local row, door = int(j.row), j.d.dr
+  gather('ZADD', queueOf(j), int(K.rank(j)), row)
+  if j.d.rg then gather('ZADD', T .. 'hr:' .. door, j.d.fr, j.d.fr) end
+  gather('SADD', T .. 'hk:' .. int(j.kind), row)
+  if not K.isGate(door) then call('ZINCRBY', T .. 'doors', 1, door) end
+end
+function K.leaveDoor(j)
+  local row, door, queue = int(j.row), j.d.dr, queueOf(j)
+  gather('ZREM', queue, row)
+  if j.d.rg then left[queue] = {T .. 'hr:' .. door, j.d.fr} end
+  gather('SREM', T .. 'hk:' .. int(j.kind), row)
+  if not K.isGate(door) then call('ZINCRBY', T .. 'doors', -1, door) end
+end
 function K.place(j, place)
   local row = int(j.row)
   for _, key in ipairs(K.list(j)) do
     if place == 't' then
-      call('SADD', T .. 'kt:' .. key.id, row)
-      call('SADD', T .. 'ku:' .. key.id, row)
+      gather('SADD', T .. 'kt:' .. key.id, row)
+      gather('SADD', T .. 'ku:' .. key.id, row)
     elseif place == 'b' or place == 'f' then call('SADD', T .. 'kb:' .. key.id, row) end
   end
   J.set(j, 'pl', place)
@@ -59,14 +112,15 @@ function K.unplace(j)
   local row, was = int(j.row), j.d.pl
   for _, key in ipairs(K.list(j)) do
     if was == 't' then
-      call('SREM', T .. 'kt:' .. key.id, row)
-      call('SREM', T .. 'ku:' .. key.id, row)
+      gather('SREM', T .. 'kt:' .. key.id, row)
+      gather('SREM', T .. 'ku:' .. key.id, row)
     elseif was == 'b' or was == 'f' then call('SREM', T .. 'kb:' .. key.id, row) end
   end
   J.set(j, 'pl', nil)
   return was == 't' or was == 'b' or was == 'f'
 end
--- A job has changed its state or its time; called between leave and enter. What it took is free, and one that is ready goes to a door.
+-- A job has changed its state or its time; called between leave and enter. What it took is free, and one that is ready goes to a door: that of its
+-- strict limit, where it is seen whose turn it is and keys take no turns; or the gate of its kind; or that of its first key.
 function K.relocate(j)
   if not j.d.ks or j.state == RUNNING then return end
   local due = J.runAt(j)
@@ -75,127 +129,39 @@ function K.relocate(j)
   local begun = strict and j.fence > 0
   local took = K.unplace(j)
   K.place(j, ready and 'h' or (j.state == QUEUED and begun and 'b') or nil)
-  local door = (strict or K.list(j)[1]).id
+  local door = strict and strict.id or (j.d.fr and K.gate(j.kind)) or K.list(j)[1].id
   J.set(j, 'dr', ready and door or nil)
+  J.set(j, 'rg', ready and not strict and j.d.fr and '1' or nil)
   if took then for _, key in ipairs(K.list(j)) do K.wake(key.id) end end
   if ready and not took then K.wake(door) end
 end
-local facts = {}
-local function factsOf(key)
-  local f = facts[key.id]
-  if f then return f end
-  local l = K.limit(key.limit)
-  local v = call('HMGET', T .. 'key:' .. key.id, 'running', 'interval', 'burst', 'arrival', 'until')
-  f = {id = key.id, strict = l.strict, interval = tonumber(v[2] or nil) or l.interval, burst = tonumber(v[3] or nil) or l.burst,
-    arrival = tonumber(v[4] or 0), off = tonumber(v[5] or 0)}
-  local running = tonumber(v[1] or nil) or l.running
-  f.bound = running or math.huge
-  if l.strict and f.bound > 1 then f.bound = 1 end
-  f.taken = call('SCARD', T .. 'kt:' .. key.id) + (l.strict and call('SCARD', T .. 'kb:' .. key.id) or 0)
-  f.unclaimed = f.interval and call('SCARD', T .. 'ku:' .. key.id) or 0
-  facts[key.id] = f
-  return f
-end
-local function opensByRate(f)
-  if not f.interval then return 0 end
-  local spare = f.burst - 1 - f.unclaimed
-  if spare < 0 then return nil end
-  return math.ceil(math.max(now, f.arrival) - spare * f.interval)
-end
-local function hasRoom(f)
-  local byRate = opensByRate(f)
-  return f.taken < f.bound and byRate ~= nil and math.max(byRate, f.off) <= now
-end
-local function opensAt(f)
-  local byRate = opensByRate(f)
-  if byRate == nil or f.taken >= f.bound then return nil end
-  local opens = math.max(byRate, f.off)
-  return opens > now and opens or nil
-end
-local function admitOne(j, door)
-  local own, keeps = K.list(j), j.d.pl == 'f'
-  if keeps then for _, key in ipairs(own) do if key.id ~= door then local f = factsOf(key) if f.strict then f.taken = f.taken - 1 end end end end
-  local blocking = nil
-  for _, key in ipairs(own) do if key.id == door and not hasRoom(factsOf(key)) then blocking = key end end
-  if not blocking then for _, key in ipairs(own) do if not blocking and key.id ~= door and not hasRoom(factsOf(key)) then blocking = key end end end
-  if not blocking then
-    for _, key in ipairs(own) do local f = factsOf(key) f.taken = f.taken + 1 f.unclaimed = f.unclaimed + 1 end
-    J.leave(j)
-    K.unplace(j)
-    K.place(j, 't')
-    J.set(j, 'dr', nil)
-    J.enter(j)
-    return 'admitted'
-  end
-  local keepsPlace = false
-  if keeps or blocking.id ~= door then
-    for _, key in ipairs(own) do
-      local f = factsOf(key)
-      if key.id ~= blocking.id and f.strict and f.taken < f.bound then f.taken = f.taken + 1 keepsPlace = true end
-    end
-  end
-  local opens = opensAt(factsOf(blocking))
-  if opens then call('ZADD', T .. 'kd', int(opens), blocking.id) end
-  if blocking.id == door then return 'stays' end
-  J.leave(j)
-  K.unplace(j)
-  K.place(j, keepsPlace and 'f' or 'h')
-  J.set(j, 'dr', blocking.id)
-  J.enter(j)
-  K.wake(blocking.id)
-  return 'moved'
-end
--- Admits what there is room for, at no more than 200 doors and 100 jobs of each. Returns how many.
-function K.admit()
-  local wakes = call('SPOP', T .. 'kw', 200)
-  local due = call('ZRANGEBYSCORE', T .. 'kd', '-inf', int(now), 'LIMIT', 0, 200)
-  if #wakes == 0 and #due == 0 then return 0 end
+-- Whether a key has settings that people have made, or is held off.
+local OWN = {'running', 'interval', 'burst', 'weight', 'pa', 'until'}
+function K.keep(id, limit, key)
   wrote = true
-  if #due > 0 then call('ZREM', T .. 'kd', unpack(due)) end
-  local seen, admitted = {}, 0
-  for _, list in ipairs({due, wakes}) do
-    for _, door in ipairs(list) do
-      if not seen[door] then
-        seen[door] = true
-        local head = call('ZRANGE', T .. 'h:' .. door, 0, 0)[1]
-        local j = head and J.get(tonumber(head))
-        if j then
-          local f
-          for _, key in ipairs(K.list(j)) do if key.id == door then f = factsOf(key) end end
-          local wanted = math.min(100, math.max(1, f.bound - f.taken))
-          local moved, some = false, false
-          local rows = call('ZRANGE', T .. 'h:' .. door, 0, wanted - 1)
-          for _, row in ipairs(rows) do
-            local became = admitOne(J.get(tonumber(row)), door)
-            if became == 'moved' then moved = true end
-            if became == 'admitted' then admitted = admitted + 1 some = true end
-          end
-          if #rows == wanted and (moved or (wanted == 100 and some)) then K.wake(door) end
-        end
-      end
-    end
-  end
-  return admitted
+  local has = false
+  for _, value in ipairs(call('HMGET', T .. 'key:' .. id, unpack(OWN))) do has = has or value end
+  local member = concat({limit, key, id}, FIELD)
+  if has then
+    call('HSET', T .. 'key:' .. id, 'limit', limit, 'key', key)
+    call('ZADD', T .. 'ko', 0, member)
+  else call('ZREM', T .. 'ko', member) end
+  call('ZADD', T .. 'ki', int(now), id)
 end
--- A claimed job starts now: of a rate that counts from here on.
-function K.start(j)
-  for _, key in ipairs(K.list(j)) do
-    call('SREM', T .. 'ku:' .. key.id, int(j.row))
-    facts[key.id] = nil
-    local f = factsOf(key)
-    if f.interval then
-      f.arrival = math.max(now, f.arrival) + f.interval
-      call('HSET', T .. 'key:' .. key.id, 'arrival', int(f.arrival))
-      local opens = opensByRate(f)
-      if opens and opens > now then call('ZADD', T .. 'kd', int(opens), key.id) end
+-- Keys that have nothing of their own any more, and at which nothing waits, are the same without their hash. A piece at a time.
+function K.forgetIdle(most)
+  for _, id in ipairs(call('ZRANGEBYSCORE', T .. 'ki', '-inf', int(now), 'LIMIT', 0, most)) do
+    local v = call('HMGET', T .. 'key:' .. id, 'running', 'interval', 'burst', 'weight', 'pa', 'pu', 'until', 'arrival', 'limit', 'key')
+    local set = v[1] or v[2] or v[3] or v[4] or (v[5] and (not v[6] or v[6] == '' or tonumber(v[6]) > now))
+    local busy = math.max(tonumber(v[7] or 0), tonumber(v[8] or 0), tonumber(call('ZSCORE', T .. 'kd', id) or 0))
+    if set or tonumber(call('ZSCORE', T .. 'doors', id) or 0) > 0 then call('ZADD', T .. 'ki', int(now + 3600000), id)
+    elseif busy > now then call('ZADD', T .. 'ki', int(busy), id)
+    else
+      call('UNLINK', T .. 'key:' .. id)
+      call('ZREM', T .. 'ki', id)
+      if v[9] then call('ZREM', T .. 'ko', concat({v[9], v[10], id}, FIELD)) end
     end
+    wrote = true
   end
-end
--- In how many ms there is more to do at a door; nothing: that is not known.
-function K.nextIn()
-  if call('SCARD', T .. 'kw') > 0 then return 0 end
-  local first = call('ZRANGE', T .. 'kd', 0, 0, 'WITHSCORES')
-  if #first == 0 then return nil end
-  return math.max(0, tonumber(first[2]) - now)
 end
 `;

@@ -7,9 +7,7 @@ if not j then return {'missing'} end
 if family and (j.state < SUCCEEDED or j.state == 4) then F.record(j, actor, family) end
 if family and j.state == 4 then return {'applied', 4} end
 if j.state == RUNNING then
-  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, request)
-  J.set(j, 'ca', '1')
-  call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
+  J.askToEnd(j, actor, request)
   return {'requested'}
 end
 if j.state ~= QUEUED then return {'wrong-state', j.state} end
@@ -23,6 +21,8 @@ local id, actor = arg(), arg()
 local j = J.byId(id)
 if not j then return {'missing'} end
 if j.state < SUCCEEDED then return {'wrong-state', j.state} end
+local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
+if batch then return {'of-batch', batch} end
 local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
 if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
 local changes = {}
@@ -49,14 +49,37 @@ return {'kept'}
 `;
 
 export const SET_LIMIT = /* lua */ `
-local key = arg()
-wrote = true
-for _, name in ipairs({'running', 'interval', 'burst'}) do
+local id, limit, key = arg(), arg(), arg()
+for _, name in ipairs({'running', 'interval', 'burst', 'weight'}) do
   local value = opt()
-  if value then call('HSET', T .. 'key:' .. key, name, value) else call('HDEL', T .. 'key:' .. key, name) end
+  if value then call('HSET', T .. 'key:' .. id, name, value) else call('HDEL', T .. 'key:' .. id, name) end
 end
-K.wake(key)
+K.keep(id, limit, key)
+K.wake(id)
 return 1
+`;
+
+/**
+ * Nothing of the key is admitted from here on. What was admitted and not claimed goes back to its door, a piece at a time: returns whether some is
+ * left, and is called again until none is.
+ */
+export const PAUSE_KEY = /* lua */ `
+local id, limit, key, again, pauses, why, forMs = arg(), arg(), arg(), arg() == '1', arg() == '1', arg(), optnum()
+local kept = T .. 'key:' .. id
+if not again then
+  if pauses then call('HSET', kept, 'pa', int(now), 'pu', forMs and int(now + forMs) or '', 'why', why) else call('HDEL', kept, 'pa', 'pu', 'why') end
+  K.keep(id, limit, key)
+end
+local rows = pauses and call('SRANDMEMBER', T .. 'ku:' .. id, 200) or {}
+for _, row in ipairs(rows) do
+  local j = J.get(tonumber(row))
+  J.leave(j)
+  K.relocate(j)
+  J.enter(j)
+end
+-- Also when it is paused: what is held there learns when that ends.
+K.wake(id)
+return call('SCARD', settled(T .. 'ku:' .. id)) > 0 and pauses and 1 or 0
 `;
 
 export const SET_PAUSED = /* lua */ `
@@ -65,6 +88,37 @@ if not n then return 0 end
 wrote = true
 call('HSET', T .. 'k:' .. int(n), 'paused', arg())
 return 1
+`;
+
+/** A job is deleted with all that belongs to it. */
+export const REMOVAL = /* lua */ `
+local P = {}
+function P.remove(j)
+  wrote = true
+  local row = int(j.row)
+  J.leave(j)
+  call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
+  call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
+  call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+  call('HDEL', idKey(j.id), j.id)
+  call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
+  call('DEL', T .. 'hi:' .. row)
+  F.forget(j.row)
+  if j.had then
+    X.forget(j)
+    for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do
+      call('SREM', T .. 'al:' .. waiter, row)
+      call('SREM', T .. 'aw:' .. waiter, row)
+    end
+    call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
+  end
+  jobs[j.row] = false
+end
+-- The blocks of a batch stay as long as it does.
+function P.isKept(j)
+  local parent = j.d.pr and J.get(tonumber(j.d.pr))
+  return parent and parent.state < SUCCEEDED or j.d.bn and call('EXISTS', T .. 'b:' .. j.d.bn) == 1
+end
 `;
 
 /** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
@@ -94,32 +148,15 @@ end
 local atEnd = (#looked < limit and p * 64 > lastRow) or (last and last.created >= finishedBefore) or false
 local gone, purged = {}, 0
 for _, j in ipairs(looked) do
-  local parent = j.d.pr and J.get(tonumber(j.d.pr))
-  if j.state >= SUCCEEDED and j.finished < finishedBefore and not (parent and parent.state < SUCCEEDED) then
-    wrote = true
+  if j.state >= SUCCEEDED and j.finished < finishedBefore and not P.isKept(j) then
     purged = purged + 1
-    local row = int(j.row)
-    J.leave(j)
-    call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
-    call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
-    call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
-    call('HDEL', idKey(j.id), j.id)
-    call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
-    call('DEL', T .. 'hi:' .. row)
-    F.forget(j.row)
-    if j.had then
-      X.forget(j)
-      for _, waiter in ipairs(j.d.wa and call('SMEMBERS', T .. 'wa:' .. row) or {}) do
-        call('SREM', T .. 'al:' .. waiter, row)
-        call('SREM', T .. 'aw:' .. waiter, row)
-      end
-      call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
-    end
-    jobs[j.row] = false
+    P.remove(j)
   end
 end
 local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
 if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
+K.forgetIdle(100)
+E.forgetOld(20)
 local incidents = 0
 for _, id in ipairs(call('ZRANGE', T .. 'inc', 0, 999)) do
   if incidents < limit then

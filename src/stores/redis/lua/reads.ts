@@ -1,4 +1,5 @@
 // Lua: the scripts that people, reports and checks read with.
+import { BEGUN } from "./blocks.ts";
 
 export const GET_JOB = /* lua */ `
 local j = J.byId(arg())
@@ -9,14 +10,15 @@ return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:'
   call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
 `;
 
-/** Jobs by their rows, with the settings of their kinds, their steps and their histories. */
+/** Jobs by their rows, with the settings of their kinds, their steps, their histories, and the input of a block that has begun a row. */
 export const JOBS = /* lua */ `
+${BEGUN}
 local list, kinds = {}, {}
 for i = 1, num() do
   local j = J.get(num())
   if j then
     kinds[j.kind] = true
-    list[i] = {J.show(j), j.d.st and call('HGETALL', T .. 's:' .. int(j.row)) or {}, call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1)}
+    list[i] = {J.show(j), j.d.st and call('HGETALL', T .. 's:' .. int(j.row)) or {}, call('LRANGE', T .. 'hi:' .. int(j.row), 0, -1), begunInput(j)}
   else list[i] = {} end
 end
 local settings = {}
@@ -93,6 +95,31 @@ for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
     all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined}
 end
 return list
+`;
+
+/** Keys with what they have of their own: the one that is asked for, or those of a limit, or of all, that have any settings. */
+export const KEY_STATES = /* lua */ `
+local function show(id, limit, key)
+  local v = call('HMGET', T .. 'key:' .. id, 'running', 'interval', 'burst', 'weight', 'until', 'pa', 'pu', 'why')
+  for i = 1, 8 do v[i] = v[i] or '' end
+  local held = tonumber(call('ZSCORE', T .. 'doors', id) or 0)
+  return {limit, key, call('HGET', T .. 'limits', limit) or '', v, call('SCARD', T .. 'kt:' .. id), held}
+end
+if arg() == '1' then
+  local id, limit, key = arg(), arg(), arg()
+  return {{show(id, limit, key)}, '', int(now)}
+end
+local limit, after, most = opt(), opt(), num()
+local from = after and '(' .. after or limit and '[' .. limit .. FIELD or '-'
+local upTo = limit and '(' .. limit .. ' ' or '+'
+local list, members = {}, call('ZRANGEBYLEX', T .. 'ko', from, upTo, 'LIMIT', 0, most)
+for _, member in ipairs(members) do
+  local name, key, id = string.match(member, '^([^' .. FIELD .. ']*)' .. FIELD .. '(.*)' .. FIELD .. '([^' .. FIELD .. ']*)$')
+  local one = show(id, name, key)
+  local own = one[4]
+  if own[1] ~= '' or own[2] ~= '' or own[3] ~= '' or own[4] ~= '' or own[6] ~= '' or tonumber(own[5]) > now then list[#list + 1] = one end
+end
+return {list, #members == most and members[most] or '', int(now)}
 `;
 
 /** Nothing: it was never declared. */

@@ -21,7 +21,7 @@ if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
-local K
+local K, B
 local function hash(flat)
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
@@ -55,6 +55,11 @@ end
 local function settleIndexes()
   for key, of in pairs(pending) do many(of[1], key, of[2]) end
   pending = {}
+end
+-- Before a key is read that may have writes gathered.
+local function settled(key)
+  if pending[key] then perform(key, pending[key]) end
+  return key
 end
 local kindsRead = {}
 local function kindOf(n)
@@ -172,6 +177,7 @@ end
 function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or nil end
 function J.flush()
   settleIndexes()
+  K.flush()
   local pages = {}
   for row, j in pairs(dirty) do
     if j.changed then
@@ -221,7 +227,7 @@ function J.leave(j)
     if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
     elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
     elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
-    elseif lane == 'h' then call('ZREM', T .. 'h:' .. j.d.dr, row) call('SREM', T .. 'hk:' .. kind, row) call('ZINCRBY', T .. 'doors', -1, j.d.dr) end
+    elseif lane == 'h' then K.leaveDoor(j) end
   elseif j.state == RUNNING then
     gather('SREM', T .. 'held:' .. int(j.worker), row)
     gather('SREM', T .. 'run:' .. kind, row)
@@ -239,9 +245,7 @@ function J.enter(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
     elseif j.d.pl == 'h' or j.d.pl == 'f' then
       lane = 'h'
-      call('ZADD', T .. 'h:' .. j.d.dr, int(K.rank(j)), row)
-      call('SADD', T .. 'hk:' .. kind, row)
-      call('ZINCRBY', T .. 'doors', 1, j.d.dr)
+      K.enterDoor(j)
     elseif J.suspect(j) then
       lane = 'u'
       call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
@@ -259,6 +263,11 @@ end
 function J.history(j, event, to, actor, epoch, attempt, incident, reason)
   call('RPUSH', T .. 'hi:' .. int(j.row), concat({int(now), event, j.state, to, actor, int(epoch), int(attempt), incident or '', reason}, '\\31'))
   wrote = true
+end
+function J.askToEnd(j, actor, request)
+  J.history(j, 'cancel.requested', j.state, actor, j.epoch, j.fence, nil, request)
+  J.set(j, 'ca', '1')
+  call('SADD', T .. 'cc:' .. int(j.worker), int(j.row))
 end
 function J.hasSteps(j) return j.d.st ~= nil end
 -- As the program reads it: the slot by name, then what else there is.

@@ -1,5 +1,6 @@
 // Lua: the scripts of recovery: a worker is condemned, what it holds is read, what was decided is written under guard; and losses of contact as they are
 // kept. The decisions are made between the calls, in recovery/.
+import { BEGUN } from "./blocks.ts";
 import { SHOW_WORKER } from "./workers.ts";
 
 export const CONDEMN = /* lua */ `
@@ -44,6 +45,7 @@ return {incident, '1', '0', how, int(holds), int(suspects)}
 `;
 
 const SHOW_HELD = /* lua */ `
+${BEGUN}
 local kinds = {}
 local function show(j)
   kinds[j.kind] = true
@@ -55,7 +57,7 @@ local function show(j)
       if n > ordinal then last, ordinal = steps[i], n end
     end
   end
-  return {J.show(j), last}
+  return {J.show(j), last, begunInput(j)}
 end
 local function settings()
   local list = {}
@@ -218,6 +220,7 @@ local function judgeOne(v)
   if J.count(j, 'cr') ~= v.cr or J.count(j, 'bl') ~= v.bl or J.count(j, 'lo') ~= v.lo then return false end
   if c.reason then J.history(j, c.name, c.to, 'system/recovery', j.epoch, j.fence, incident, c.reason) end
   local due, outcome = J.runAt(j), J.outcome(j)
+  B.endRows(j, c.rows, false)
   local waits = j.state == QUEUED and (not due or due <= now or due == NEVER_DUE)
   J.leave(j)
   C.counters(j, c)

@@ -43,6 +43,7 @@ export function restoreRules(
   partial.write();
   db.exec("UPDATE outlive_kinds SET jobs = (SELECT count(*) FROM outlive_jobs j WHERE j.kind = outlive_kinds.id)");
   restoreBatches(db);
+  restoreSchedules(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
 }
@@ -73,6 +74,16 @@ function restoreBatches(db: DatabaseSync): void {
   const counted = db.prepare(COUNTED).all() as Record<string, number | string>[];
   const write = db.prepare(`UPDATE outlive_batches SET ${set}, touched = 1 WHERE id = ?`);
   for (const row of counted) write.run(...SUMMED.map((name) => row[`own_${name}`]!), row["id"]!);
+}
+
+/** Of two rows of one schedule the later one is kept: the ids of its jobs do not let an occurrence be enqueued twice. Live workers declare theirs again. */
+function restoreSchedules(db: DatabaseSync): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_schedules'").get() === undefined) return;
+  db.exec(`DELETE FROM outlive_schedules WHERE seq IN
+      (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY name ORDER BY version DESC, seq DESC) AS n FROM outlive_schedules) WHERE n > 1);
+    DELETE FROM outlive_occurrences WHERE seq IN
+      (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY job ORDER BY seq) AS n FROM outlive_occurrences) WHERE n > 1);
+    DELETE FROM outlive_declarations`);
 }
 
 /** Collects what is missing of each job, and writes it once per job. */

@@ -1,0 +1,281 @@
+// Fires schedules in a worker's process. Every worker runs it and none leads: it reads what is due, decides (job/schedules.ts), and writes under
+// guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`. It also keeps the schedules
+// that this program declares.
+import { type StoredError, toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { isTerminal } from "../job/job.ts";
+import { decideFiring, type FiringDecision, mayDeclare, type ScheduleRow, setRow } from "../job/schedules.ts";
+import type { CallOff, Clock } from "../job/time.ts";
+import type { Store } from "../stores/port.ts";
+import type { DueSchedules, Firing, Schedules } from "../stores/schedules.ts";
+import { calendarFor, zoneDataVersion } from "./calendar.ts";
+import { occurrenceId, type ScheduleDeclaration, specOf } from "./declaration.ts";
+
+/** Schedules that are read at once, and jobs that one transaction inserts: it holds the write lock of SQLite for a few ms. */
+const MAX_DUE = 200;
+const MAX_JOBS = 1_000;
+/** How soon the next try follows a failure of the store. */
+const AFTER_FAILURE_MS = 1_000;
+/** How often it is checked that what this program declares is what is stored, for the time in which two versions run side by side. */
+const DECLARE_AGAIN_MS = 60_000;
+/** Tries to write a row that others change at the same time. */
+const MAX_TRIES = 20;
+
+export interface FiringDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly events: Emitter;
+  /** The schedules of this program, by name. */
+  readonly declared: ReadonlyMap<string, ScheduleDeclaration>;
+  /** The id of the worker's present life. */
+  readonly worker: () => string;
+  /** How long it waits at most before it reads what is due. */
+  readonly pollMs: number;
+  /** The version of the time-zone data. Omitted: that of this process. */
+  readonly zoneData?: string;
+}
+
+export class ScheduleFiring {
+  readonly #deps: FiringDeps;
+  readonly #schedules: Schedules;
+  readonly #zoneData: string;
+  #timer: CallOff | undefined;
+  #unlisten: (() => void) | undefined;
+  #pass: Promise<void> | undefined;
+  #isRung = false;
+  #stopped = false;
+  #declaredAtMono = Number.NEGATIVE_INFINITY;
+  #declaredAs = "";
+  /** What was reported once and is not repeated. */
+  readonly #reported = new Set<string>();
+
+  constructor(deps: FiringDeps, schedules: Schedules) {
+    this.#deps = deps;
+    this.#schedules = schedules;
+    this.#zoneData = deps.zoneData ?? zoneDataVersion();
+  }
+
+  /** Writes what this program declares, then fires until it is stopped. Rejects if a declaration is not valid. */
+  async start(): Promise<void> {
+    if (this.#deps.declared.size > 0) await this.declare();
+    this.#unlisten = this.#deps.store.onWakeup(() => this.#ring());
+    this.#sleep(0);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#timer?.();
+    this.#unlisten?.();
+    await this.#pass;
+  }
+
+  /** One pass: fires what is due. Returns in how many ms there is more to do; null: nothing is known to come. */
+  async fire(): Promise<number | null> {
+    const read = await this.#schedules.due(MAX_DUE);
+    if (read.damaged) for (const name of read.damaged) this.#damaged(name);
+    if (read.due.length === 0) return read.nextInMs;
+    const firings = await this.#decide(read);
+    let missed = 0;
+    for (const group of inGroups(firings)) {
+      const answers = await this.#schedules.fire(group.map(({ firing }) => firing));
+      group.forEach(({ firing, decision }, i) => {
+        const answer = answers[i]!;
+        if (answer.is === "stale") return;
+        missed++;
+        this.#report(firing, decision, answer.enqueued);
+      });
+    }
+    // What this process can't fire stays due: it must not be asked for again at once.
+    return missed === 0 ? null : 0;
+  }
+
+  async #decide({ now, due }: DueSchedules): Promise<Decided[]> {
+    const calendar = await calendarFor(due.map(({ row }) => row.timing));
+    const previous = due.flatMap(({ row }) => (row.overlap === "skip" && row.lastJob !== null ? [row.lastJob] : []));
+    const outcomes = previous.length === 0 ? [] : await this.#deps.store.inspect.outcomes(previous);
+    const unfinished = new Set(
+      outcomes.filter(({ state }) => state !== "missing" && !isTerminal(state)).map(({ id }) => id),
+    );
+    const decided: Decided[] = [];
+    for (const { row, isKindPaused } of due) {
+      const facts = {
+        now,
+        isKindPaused,
+        isPreviousUnfinished: row.lastJob !== null && unfinished.has(row.lastJob),
+        zoneData: this.#zoneData,
+      };
+      try {
+        if (row.draft === null && !this.#declares(row)) continue;
+        const decision = decideFiring(row, facts, calendar.next);
+        if (decision === null) continue;
+        this.#compareZoneData(row);
+        decided.push({ decision, firing: await this.#firing(row, decision) });
+      } catch (thrown) {
+        this.#failed(row.name, toStoredError(thrown));
+      }
+    }
+    return decided;
+  }
+
+  /** Whether the input function of this program is the one that the row was set with. */
+  #declares({ name, digest }: ScheduleRow): boolean {
+    return this.#deps.declared.has(name) && this.#digests.get(name) === digest;
+  }
+
+  readonly #digests = new Map<string, string>();
+
+  async #firing(row: ScheduleRow, { occurrences, row: moved }: FiringDecision): Promise<Firing> {
+    const jobs: Firing["jobs"][number][] = [];
+    for (const { at, caughtUp } of occurrences) {
+      const draft = row.draft ?? (await this.#deps.declared.get(row.name)!.draft(at));
+      jobs.push({ draft: { ...draft, id: occurrenceId(row.name, at) }, at, caughtUp });
+    }
+    return { row: { ...moved, lastJob: jobs.at(-1)?.draft.id ?? row.lastJob }, jobs };
+  }
+
+  #report(
+    { row, jobs }: Firing,
+    { skipped }: FiringDecision,
+    enqueued: readonly { readonly created: boolean }[],
+  ): void {
+    const { events } = this.#deps;
+    const { name: schedule, kind } = row;
+    jobs.forEach(({ draft, at, caughtUp }, i) => {
+      if (enqueued[i]?.created) events.emit("schedule.fired", { schedule, kind, jobId: draft.id, at, caughtUp });
+    });
+    for (const { reason, from, to, count } of skipped)
+      events.emit("schedule.skipped", { schedule, kind, reason, from, to, count });
+  }
+
+  #compareZoneData({ name, zoneData }: ScheduleRow): void {
+    if (zoneData === null || zoneData === this.#zoneData || this.#reported.has(`zone ${name} ${zoneData}`)) return;
+    this.#reported.add(`zone ${name} ${zoneData}`);
+    this.#deps.events.emit("schedule.zones", { schedule: name, here: this.#zoneData, there: zoneData });
+  }
+
+  #damaged(name: string): void {
+    if (this.#reported.has(`damaged ${name}`)) return;
+    this.#reported.add(`damaged ${name}`);
+    const message = `What is stored of the schedule ${name} is not what was written. Remove it and set it again.`;
+    this.#deps.events.emit("schedule.failed", { schedule: name, error: { name: "OutliveError", message } });
+  }
+
+  #failed(schedule: string, error: StoredError): void {
+    this.#deps.events.emit("schedule.failed", { schedule, error });
+  }
+
+  // ---- what this program declares
+
+  /** Brings the stored schedules in step with the program's, and notes that this worker declares them. */
+  async declare(): Promise<void> {
+    const { declared, worker } = this.#deps;
+    const now = await this.#schedules.now();
+    const specs = await Promise.all([...declared.values()].map((one) => specOf(one, "code", now)));
+    for (const { name, digest } of specs) this.#digests.set(name, digest);
+    const id = worker();
+    if (this.#declaredAs !== id) {
+      const zoneData = this.#zoneData;
+      await this.#schedules.declare(
+        id,
+        specs.map(({ name, digest }) => ({ schedule: name, digest, zoneData })),
+      );
+      this.#declaredAs = id;
+    }
+    const others = (await this.#schedules.declared()).filter((one) => one.worker !== id);
+    for (const { calendar, ...spec } of specs) {
+      await changeRow(this.#schedules, spec.name, (row) => {
+        if (row === null) return setRow(null, spec, now, calendar.next);
+        if (row.origin === "api") return this.#set(row);
+        const elsewhere = others.some(({ schedule, digest }) => schedule === spec.name && digest === row.digest);
+        if (mayDeclare(row, spec.digest, elsewhere)) return setRow(row, spec, now, calendar.next);
+        this.#outdated(row);
+        return null;
+      });
+    }
+    this.#declaredAtMono = this.#deps.clock.mono();
+  }
+
+  /** What was set at run time belongs to those who set it. */
+  #set({ name }: ScheduleRow): null {
+    if (this.#reported.has(`set ${name}`)) return null;
+    this.#reported.add(`set ${name}`);
+    const message = `The schedule ${name} was set at run time, so that the declaration of this program is not used. Remove it, or rename one of the two.`;
+    this.#failed(name, { name: "OutliveError", message });
+    return null;
+  }
+
+  #outdated({ name, digest }: ScheduleRow): void {
+    if (this.#reported.has(`outdated ${name} ${digest}`)) return;
+    this.#reported.add(`outdated ${name} ${digest}`);
+    this.#deps.events.emit("schedule.outdated", { schedule: name });
+  }
+
+  // ---- when
+
+  #ring(): void {
+    this.#isRung = true;
+    if (this.#pass === undefined) this.#sleep(0);
+  }
+
+  #sleep(ms: number): void {
+    if (this.#stopped) return;
+    this.#timer?.();
+    this.#timer = this.#deps.clock.after(Math.max(1, ms), () => {
+      this.#timer = undefined;
+      this.#pass ??= this.#once().finally(() => {
+        this.#pass = undefined;
+        if (this.#isRung) this.#sleep(0);
+      });
+    });
+  }
+
+  async #once(): Promise<void> {
+    this.#isRung = false;
+    const { clock, pollMs, declared, events } = this.#deps;
+    let inMs: number | null = null;
+    try {
+      if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
+      inMs = await this.fire();
+    } catch (thrown) {
+      inMs = AFTER_FAILURE_MS;
+      events.emit("store.failed", { doing: "firing schedules", error: toStoredError(thrown), retryInMs: inMs });
+    }
+    this.#sleep(Math.min(pollMs, inMs ?? pollMs));
+  }
+}
+
+interface Decided {
+  readonly firing: Firing;
+  readonly decision: FiringDecision;
+}
+
+/** As many as one transaction takes. */
+function inGroups(all: readonly Decided[]): Decided[][] {
+  const groups: Decided[][] = [];
+  let jobs = Number.POSITIVE_INFINITY;
+  for (const one of all) {
+    const more = one.firing.jobs.length;
+    if (jobs + more > MAX_JOBS) {
+      groups.push([]);
+      jobs = 0;
+    }
+    groups.at(-1)!.push(one);
+    jobs += more;
+  }
+  return groups;
+}
+
+/** Reads, decides and writes a row until no other process came between. Returns the row as it is after it; null: there is none. */
+export async function changeRow(
+  schedules: Schedules,
+  name: string,
+  change: (row: ScheduleRow | null) => ScheduleRow | null,
+): Promise<ScheduleRow | null> {
+  for (let tries = 1; ; tries++) {
+    const row = await schedules.get(name);
+    const changed = change(row);
+    if (changed === null) return row;
+    if (await schedules.write(changed)) return { ...changed, version: changed.version + 1 };
+    if (tries === MAX_TRIES) throw new Error(`The schedule ${name} changed ${MAX_TRIES} times while it was written.`);
+  }
+}

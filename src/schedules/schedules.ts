@@ -1,0 +1,312 @@
+// `engine.schedules`: what programs and people do with schedules at run time. Every change reads a row, decides and writes it under guard.
+import type { AnyContract, JobContract } from "../job/contract.ts";
+import { assertKey } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Enqueued, JobDraft } from "../job/job.ts";
+import { occurrencesIn, pausedRow, resumedRow, type ScheduleRow, setRow, type Timing } from "../job/schedules.ts";
+import { type Duration, durationMs } from "../job/time.ts";
+import type { PlannedJob, Schedules } from "../stores/schedules.ts";
+import { calendarFor } from "./calendar.ts";
+import { handRunId, occurrenceId, ScheduleDeclaration, type ScheduleOptions, specOf } from "./declaration.ts";
+import { changeRow } from "./firing.ts";
+
+/** A schedule as people see it. */
+export interface ScheduleInfo {
+  readonly name: string;
+  readonly kind: string;
+  readonly timing: Timing;
+  readonly missed: ScheduleRow["missed"];
+  readonly withinMs: number;
+  readonly overlap: ScheduleRow["overlap"];
+  readonly jitterMs: number;
+  /** The next occurrence, in ms; null: it is paused without an end, or has none. */
+  readonly nextAt: number | null;
+  readonly lastAt: number | null;
+  /** The job of the latest occurrence. */
+  readonly lastJob: string | null;
+  /** How many occurrences were enqueued, and how many were not, by the reason. */
+  readonly fired: number;
+  readonly skipped: ScheduleRow["skipped"];
+  readonly paused: {
+    readonly reason: string;
+    readonly by: string;
+    readonly at: number;
+    readonly until: number | null;
+  } | null;
+  /** "code": programs declare it. "api": it was set at run time. */
+  readonly origin: ScheduleRow["origin"];
+  /** Whether the program of a live worker declares it. Always true for one that was set at run time. */
+  readonly declared: boolean;
+  /** Its input is a function: only workers that declare it fire it. */
+  readonly computed: boolean;
+}
+
+/** One planned run. */
+export interface PreviewedOccurrence {
+  /** In ms. */
+  readonly at: number;
+  /** The difference of the zone to UTC then, "+02:00". */
+  readonly offset: string;
+}
+
+export interface SchedulePauseOptions {
+  /** Why, for people. Default: "". */
+  readonly reason?: string;
+  /** Until this moment of the store's clock, or for so long. Default: until it is resumed. */
+  readonly until?: Date | Duration;
+  /** Who did it. Default: "operator". */
+  readonly by?: string;
+}
+
+/** At most this many jobs by one backfill. */
+const MAX_BACKFILL = 10_000;
+const BACKFILL_AT_ONCE = 500;
+const PAGE = 1_000;
+
+export interface ScheduleClientDeps {
+  readonly schedules: Schedules;
+  readonly newId: () => string;
+  /** Refuses a contract that the program did not pass to `open`. */
+  readonly assertKnown: (contract: AnyContract) => void;
+  /** The schedules of this program, by name. */
+  readonly declared: ReadonlyMap<string, ScheduleDeclaration>;
+}
+
+export class ScheduleClient {
+  readonly #deps: ScheduleClientDeps;
+
+  constructor(deps: ScheduleClientDeps) {
+    this.#deps = deps;
+  }
+
+  /** Adds a schedule, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
+  async set<In>(
+    name: string,
+    job: JobContract<In, never, never> | JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
+    options: ScheduleOptions<NoInfer<In>>,
+  ): Promise<ScheduleInfo> {
+    const contract = job as unknown as AnyContract;
+    this.#deps.assertKnown(contract);
+    const { schedules } = this.#deps;
+    const now = await schedules.now();
+    const declaration = new ScheduleDeclaration(name, contract, options as ScheduleOptions<never>);
+    const { calendar, ...spec } = await specOf(declaration, "api", now);
+    const row = await changeRow(schedules, name, (before) => {
+      if (before?.origin === "code") throw declaredInCode(name);
+      return setRow(before, spec, now, calendar.next);
+    });
+    return this.#info(row!);
+  }
+
+  /** All schedules, by name. */
+  async list(): Promise<readonly ScheduleInfo[]> {
+    const rows: ScheduleRow[] = [];
+    for (let after: string | null = null; ; after = rows.at(-1)!.name) {
+      const page: readonly ScheduleRow[] = await this.#deps.schedules.list(PAGE, after);
+      rows.push(...page);
+      if (page.length < PAGE) break;
+    }
+    const live = await this.#liveNames(rows);
+    return rows.map((row) => infoOf(row, live));
+  }
+
+  async get(name: string): Promise<ScheduleInfo | null> {
+    assertKey(name, "The schedule's name");
+    const row = await this.#deps.schedules.get(name);
+    return row && this.#info(row);
+  }
+
+  /** The latest jobs of a schedule, the newest occurrence first. */
+  async jobs(name: string, options: { readonly limit?: number } = {}): Promise<readonly PlannedJob[]> {
+    assertKey(name, "The schedule's name");
+    return this.#deps.schedules.fired(name, Math.min(1_000, Math.max(1, options.limit ?? 50)));
+  }
+
+  /** The next occurrences, of a schedule that is stored or of a timing that is not, with the zone's offset at each. Writes nothing. */
+  async preview(
+    of: string | Pick<ScheduleOptions<never>, "cron" | "zone" | "every" | "offset">,
+    count = 5,
+  ): Promise<readonly PreviewedOccurrence[]> {
+    const { schedules } = this.#deps;
+    const now = await schedules.now();
+    const limit = Math.min(1_000, Math.max(1, count));
+    if (typeof of === "string") {
+      const { timing, nextAt } = await this.#row(of);
+      const calendar = await calendarFor([timing]);
+      return nextAt === null ? [] : offsets(timing, occurrencesIn(timing, nextAt, FAR, limit, calendar.next));
+    }
+    const unnamed = new ScheduleDeclaration("preview", NO_CONTRACT, of);
+    const { calendar, timing } = await specOf(unnamed, "api", now);
+    return offsets(timing, occurrencesIn(timing, now + 1, FAR, limit, calendar.next));
+  }
+
+  /** Nothing fires until it is resumed, or `until` has come. What was due meanwhile is missed, and `missed` says what is done with it. */
+  async pause(name: string, options: SchedulePauseOptions = {}): Promise<void> {
+    const { reason = "", until = null, by = "operator" } = options;
+    const at = await this.#deps.schedules.now();
+    const ends =
+      until === null
+        ? null
+        : until instanceof Date
+          ? until.getTime()
+          : at + durationMs(until, `until of the pause of schedule ${name}`);
+    await this.#change(name, (row) => pausedRow(row, { reason, by, at, until: ends }));
+  }
+
+  async resume(name: string): Promise<void> {
+    const now = await this.#deps.schedules.now();
+    await this.#change(name, (row) => (row.pause === null ? null : resumedRow(row, now)));
+  }
+
+  /** Enqueues a job of the schedule now, whatever its pause and `overlap` say. Its next occurrence stays. */
+  async run(name: string): Promise<Enqueued> {
+    const now = await this.#deps.schedules.now();
+    const row = await this.#row(name);
+    const draft = { ...(await this.#draft(row, now)), id: handRunId(name, this.#deps.newId()) };
+    const [answer] = await this.#fire(row.name, (present) => ({ ...present, lastJob: draft.id, changedAt: now }), [
+      { draft, at: now, caughtUp: false },
+    ]);
+    return answer!;
+  }
+
+  /** Enqueues the occurrences from `from` to `to`, both included, that were not enqueued before. At most 10,000. */
+  async backfill(name: string, from: Date, to: Date): Promise<{ readonly count: number; readonly created: number }> {
+    const row = await this.#row(name);
+    const calendar = await calendarFor([row.timing]);
+    const all = occurrencesIn(row.timing, from.getTime(), to.getTime(), MAX_BACKFILL + 1, calendar.next);
+    if (all.length > MAX_BACKFILL)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The schedule ${name} has more than ${MAX_BACKFILL} occurrences in that time.`,
+        "Nothing was enqueued. Backfill a shorter time, several times.",
+        { schedule: name },
+      );
+    let created = 0;
+    for (let i = 0; i < all.length; i += BACKFILL_AT_ONCE) {
+      const jobs: { draft: JobDraft; at: number; caughtUp: boolean }[] = [];
+      for (const at of all.slice(i, i + BACKFILL_AT_ONCE))
+        jobs.push({ draft: { ...(await this.#draft(row, at)), id: occurrenceId(name, at) }, at, caughtUp: true });
+      const enqueued = await this.#fire(name, (present) => present, jobs);
+      created += enqueued.filter((one) => one.created).length;
+    }
+    return { count: all.length, created };
+  }
+
+  /** Removes a schedule. Its jobs stay. Returns false if there is none. One that programs declare comes back with their next worker. */
+  async remove(name: string): Promise<boolean> {
+    assertKey(name, "The schedule's name");
+    return this.#deps.schedules.remove(name, null);
+  }
+
+  /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */
+  async prune(options: { readonly dryRun?: boolean } = {}): Promise<readonly string[]> {
+    const names: string[] = [];
+    for (const { name, origin, declared } of await this.list()) {
+      if (origin !== "code" || declared) continue;
+      if (options.dryRun || (await this.#deps.schedules.remove(name, null))) names.push(name);
+    }
+    return names;
+  }
+
+  async #fire(
+    name: string,
+    change: (row: ScheduleRow) => ScheduleRow,
+    jobs: readonly { readonly draft: JobDraft; readonly at: number; readonly caughtUp: boolean }[],
+  ): Promise<readonly Enqueued[]> {
+    for (;;) {
+      const [answer] = await this.#deps.schedules.fire([{ row: change(await this.#row(name)), jobs }]);
+      if (answer!.is === "fired") return answer!.enqueued;
+    }
+  }
+
+  async #draft(row: ScheduleRow, at: number): Promise<Omit<JobDraft, "id">> {
+    if (row.draft !== null) return row.draft;
+    const declaration = this.#deps.declared.get(row.name);
+    if (declaration) return declaration.draft(at);
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      `The input of the schedule ${row.name} is a function, which this program does not have.`,
+      "Call it in a program that declares the schedule, and passes it to open().",
+      { schedule: row.name },
+    );
+  }
+
+  async #change(name: string, change: (row: ScheduleRow) => ScheduleRow | null): Promise<void> {
+    assertKey(name, "The schedule's name");
+    await changeRow(this.#deps.schedules, name, (row) => {
+      if (row === null) throw missing(name);
+      return change(row);
+    });
+  }
+
+  async #row(name: string): Promise<ScheduleRow> {
+    assertKey(name, "The schedule's name");
+    const row = await this.#deps.schedules.get(name);
+    if (row === null) throw missing(name);
+    return row;
+  }
+
+  async #info(row: ScheduleRow): Promise<ScheduleInfo> {
+    return infoOf(row, await this.#liveNames([row]));
+  }
+
+  async #liveNames(rows: readonly ScheduleRow[]): Promise<ReadonlySet<string>> {
+    if (rows.every(({ origin }) => origin === "api")) return new Set();
+    return new Set((await this.#deps.schedules.declared()).map(({ schedule }) => schedule));
+  }
+}
+
+/** The latest instant of ECMAScript's Date. */
+const FAR = 8.64e15;
+const NO_CONTRACT = { name: "preview", schema: null, keysOf: null, fairOf: null } as unknown as AnyContract;
+
+function infoOf(row: ScheduleRow, live: ReadonlySet<string>): ScheduleInfo {
+  const { name, kind, timing, missed, withinMs, overlap, jitterMs, lastJob, fired, skipped, origin, pause } = row;
+  return {
+    name,
+    kind,
+    timing,
+    missed,
+    withinMs,
+    overlap,
+    jitterMs,
+    nextAt: pause !== null && pause.until === null ? null : row.nextAt,
+    lastAt: row.lastAt,
+    lastJob,
+    fired,
+    skipped,
+    paused: pause,
+    origin,
+    declared: origin === "api" || live.has(name),
+    computed: row.draft === null,
+  };
+}
+
+function offsets(timing: Timing, all: readonly number[]): readonly PreviewedOccurrence[] {
+  const format = new Intl.DateTimeFormat("en", {
+    timeZone: "cron" in timing ? timing.zone : "UTC",
+    timeZoneName: "longOffset",
+  });
+  return all.map((at) => {
+    const name = format.formatToParts(new Date(at)).find(({ type }) => type === "timeZoneName")?.value ?? "";
+    return { at, offset: name.replace(/^(GMT|UTC)/, "") || "+00:00" };
+  });
+}
+
+function missing(name: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.notFound,
+    `There is no schedule ${JSON.stringify(name)}.`,
+    "Check the name: outlive schedules lists them.",
+    { schedule: name },
+  );
+}
+
+function declaredInCode(name: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.wrongState,
+    `The schedule ${JSON.stringify(name)} is declared in code, so it can't be set at run time.`,
+    "Change it in the code, or use another name. Pausing, running and backfilling it works from here.",
+    { schedule: name },
+  );
+}

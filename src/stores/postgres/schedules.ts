@@ -1,0 +1,174 @@
+// Schedules as the port wants them: one row each, with its due time in an index of its own. Firing moves the rows and inserts the jobs in one
+// transaction. Nothing is decided here.
+import type { Enqueued } from "../../job/job.ts";
+import type { ScheduleRow } from "../../job/schedules.ts";
+import {
+  damagedSchedule,
+  type Declared,
+  type DueSchedules,
+  type Firing,
+  type FiringAnswer,
+  type PlannedJob,
+  type Schedules,
+} from "../schedules.ts";
+import type { Connection } from "./connection.ts";
+import { insertJobs, type Kinds } from "./enqueue.ts";
+import { checksumSql, isIntactSql, list, type Session, texts } from "./statements.ts";
+
+const SOUND = isIntactSql("s.body", "s.name", "s.body_sum");
+const SELECT = `SELECT s.name, s.version, s.body, ${SOUND} AS sound FROM outlive.schedule_rows s`;
+// One statement whether anything is due or not, and two looks at one index if nothing is.
+const DUE = `SELECT outlive.now_ms() AS now, (SELECT min(n.due_at) FROM outlive.schedule_rows n WHERE n.due_at > outlive.now_ms()) AS next, d.*
+  FROM (SELECT 1) one LEFT JOIN LATERAL (
+    SELECT s.name, s.version, s.body, ${SOUND} AS sound, coalesce(k.paused, false) AS paused
+    FROM outlive.schedule_rows s LEFT JOIN outlive.kinds k ON k.name = s.kind
+    WHERE s.due_at IS NOT NULL AND s.due_at <= outlive.now_ms() ORDER BY s.due_at LIMIT $1) d ON true`;
+const ADD = `INSERT INTO outlive.schedule_rows (name, kind, version, due_at, body, body_sum)
+  VALUES ($1, $2, 1, $3, $4, ${checksumSql("$4", "$1")}) ON CONFLICT DO NOTHING`;
+const MOVE = `UPDATE outlive.schedule_rows s SET version = s.version + 1, kind = u.kind, due_at = u.due_at, body = u.body, body_sum = ${checksumSql("u.body", "u.name")}
+  FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[]) AS u (name, version, kind, due_at, body)
+  WHERE s.name = u.name AND s.version = u.version RETURNING s.name`;
+// In one order, so that two who fire the same ones wait for each other instead of deadlocking.
+const LOCK = "SELECT 1 FROM outlive.schedule_rows WHERE name = ANY ($1::text[]) ORDER BY name FOR NO KEY UPDATE";
+const PLAN = `INSERT INTO outlive.occurrences (job, schedule, at, caught_up)
+  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::boolean[]) ON CONFLICT DO NOTHING`;
+// With each firing some of the oldest go whose jobs were purged, so a purge need not look for them.
+const FORGET = `DELETE FROM outlive.occurrences o USING unnest($1::text[]) AS u (name)
+  WHERE o.job IN (SELECT p.job FROM outlive.occurrences p WHERE p.schedule = u.name ORDER BY p.at LIMIT 10)
+  AND NOT EXISTS (SELECT 1 FROM outlive.job_ids j WHERE j.id = o.job)`;
+const PLANNED = 'SELECT job, schedule, at, caught_up AS "caughtUp" FROM outlive.occurrences';
+/** Only the declarations of workers whose row is live count: one that died declares nothing. */
+const LIVE = "SELECT id FROM outlive.fleet WHERE state IN ('live', 'recovering')";
+
+export function schedules(connection: Connection, kinds: Kinds): Schedules {
+  return {
+    due: (limit) => readDue(connection, limit),
+    fire: (firings) => connection.transaction((tx) => fire(tx, kinds, firings)),
+    async write({ version, ...row }) {
+      const { name, kind, dueAt } = row;
+      if (version === 0) return (await connection.run(ADD, [name, kind, dueAt, bodyOf({ ...row, version })])) > 0;
+      return (await move(connection, [{ ...row, version }])).size > 0;
+    },
+    remove: async (name, version) =>
+      (await connection.run("DELETE FROM outlive.schedule_rows WHERE name = $1 AND (version = $2 OR $2 IS NULL)", [
+        name,
+        version,
+      ])) > 0,
+    async get(name) {
+      const [row] = await connection.rows<Columns>(`${SELECT} WHERE s.name = $1`, [name]);
+      return row === undefined ? null : rowOf(row);
+    },
+    async list(limit, after) {
+      const rows = await connection.rows<Columns>(`${SELECT} WHERE s.name > $1 ORDER BY s.name LIMIT $2`, [
+        after ?? "",
+        limit,
+      ]);
+      return rows.filter(({ sound }) => sound).map(rowOf);
+    },
+    occurrences: (jobs) =>
+      jobs.length === 0
+        ? Promise.resolve([])
+        : connection.rows<PlannedJob>(`${PLANNED} WHERE job = ANY ($1::text[])`, [texts(jobs)]),
+    fired: (name, limit) =>
+      connection.rows<PlannedJob>(`${PLANNED} WHERE schedule = $1 ORDER BY at DESC, job LIMIT $2`, [name, limit]),
+    declare: (worker, declared) => connection.transaction((tx) => declare(tx, worker, declared)),
+    declared: () =>
+      connection.rows<Declared & { readonly worker: string }>(
+        `SELECT worker, schedule, digest, zone_data AS "zoneData" FROM outlive.declarations WHERE worker IN (${LIVE}) ORDER BY schedule, worker`,
+      ),
+    async now() {
+      const [row] = await connection.rows<{ now: number }>("SELECT outlive.now_ms() AS now");
+      return row!.now;
+    },
+  };
+}
+
+interface Columns {
+  readonly name: string;
+  readonly version: number;
+  readonly body: string;
+  readonly sound: boolean;
+}
+
+function rowOf({ name, version, body, sound }: Columns): ScheduleRow {
+  if (!sound) throw damagedSchedule(name);
+  return { ...(JSON.parse(body) as ScheduleRow), version };
+}
+
+async function readDue(session: Session, limit: number): Promise<DueSchedules> {
+  const rows = await session.rows<
+    { now: number; next: number | null } & ((Columns & { paused: boolean }) | { name: null })
+  >(DUE, [limit]);
+  const { now, next } = rows[0]!;
+  const found = rows.flatMap((row) => (row.name === null ? [] : [row]));
+  const due = found.filter(({ sound }) => sound).map((row) => ({ row: rowOf(row), isKindPaused: row.paused }));
+  const damaged = found.filter(({ sound }) => !sound).map(({ name }) => name);
+  const nextInMs = due.length === limit ? 0 : next === null ? null : next - now;
+  return { now, due, nextInMs, ...(damaged.length > 0 && { damaged }) };
+}
+
+async function fire(tx: Session, kinds: Kinds, firings: readonly Firing[]): Promise<FiringAnswer[]> {
+  const names = firings.map(({ row }) => row.name);
+  await tx.rows(LOCK, [texts(names)]);
+  const moved = await move(
+    tx,
+    firings.map(({ row }) => row),
+  );
+  const planned = firings.flatMap(({ row, jobs }) =>
+    moved.has(row.name) ? jobs.map((job) => ({ schedule: row.name, ...job })) : [],
+  );
+  const enqueued =
+    planned.length === 0
+      ? []
+      : await insertJobs(
+          tx,
+          kinds,
+          planned.map(({ draft }) => draft),
+        );
+  if (planned.length > 0) {
+    await tx.run(PLAN, [
+      texts(planned.map(({ draft }) => draft.id)),
+      texts(planned.map(({ schedule }) => schedule)),
+      list(planned.map(({ at }) => at)),
+      list(planned.map(({ caughtUp }) => caughtUp)),
+    ]);
+    await tx.run(FORGET, [texts([...new Set(planned.map(({ schedule }) => schedule))])]);
+  }
+  const rest: Enqueued[] = [...enqueued];
+  return firings.map(({ row, jobs }) =>
+    moved.has(row.name) ? { is: "fired", enqueued: rest.splice(0, jobs.length) } : { is: "stale" },
+  );
+}
+
+/** The version is a column of its own. */
+function bodyOf(row: ScheduleRow): string {
+  const { version: _, ...body } = row;
+  return JSON.stringify(body);
+}
+
+/** Returns the names of those that still had their version. */
+async function move(session: Session, rows: readonly ScheduleRow[]): Promise<ReadonlySet<string>> {
+  const moved = await session.rows<{ name: string }>(MOVE, [
+    texts(rows.map(({ name }) => name)),
+    list(rows.map(({ version }) => version)),
+    texts(rows.map(({ kind }) => kind)),
+    list(rows.map(({ dueAt }) => dueAt)),
+    texts(rows.map(bodyOf)),
+  ]);
+  return new Set(moved.map(({ name }) => name));
+}
+
+async function declare(tx: Session, worker: string, declared: readonly Declared[]): Promise<void> {
+  await tx.run(`DELETE FROM outlive.declarations WHERE worker = $1 OR worker NOT IN (${LIVE})`, [worker]);
+  if (declared.length === 0) return;
+  await tx.run(
+    `INSERT INTO outlive.declarations (worker, schedule, digest, zone_data)
+     SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[]) ON CONFLICT DO NOTHING`,
+    [
+      worker,
+      texts(declared.map(({ schedule }) => schedule)),
+      texts(declared.map(({ digest }) => digest)),
+      texts(declared.map(({ zoneData }) => zoneData)),
+    ],
+  );
+}

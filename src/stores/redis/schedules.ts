@@ -1,0 +1,78 @@
+// Schedules as the port wants them: what is due is one sorted set, and firing is one script that moves the row and inserts the jobs. Nothing is
+// decided here.
+import type { ScheduleRow } from "../../job/schedules.ts";
+import type { Declared, Firing, FiringAnswer, PlannedJob, Schedules } from "../schedules.ts";
+import type { Connection } from "./connection.ts";
+import type { Reply } from "./driver.ts";
+import { assertDeclared, draftsArgs } from "./encoding.ts";
+import { enqueuedOf } from "./turn.ts";
+
+export function schedules(connection: Connection): Schedules {
+  return {
+    async due(limit) {
+      const [at, rows, next] = (await connection.eval("schedulesDue", [String(limit)])) as [
+        string,
+        [string, string, number][],
+        string,
+      ];
+      const now = Number(at);
+      const due = rows.map(([version, body, paused]) => ({ row: rowOf(version, body), isKindPaused: paused === 1 }));
+      return { now, due, nextInMs: due.length === limit ? 0 : next === "" ? null : Number(next) - now };
+    },
+    async fire(firings) {
+      const reply = await connection.eval("fireSchedules", firingsArgs(firings));
+      assertDeclared(reply);
+      return (reply as Reply[]).map((one): FiringAnswer =>
+        Array.isArray(one) ? { is: "fired", enqueued: enqueuedOf(one) } : { is: "stale" },
+      );
+    },
+    write: async (row) => (await connection.eval("writeSchedule", rowArgs(row))) === 1,
+    remove: async (name, version) =>
+      (await connection.eval("removeSchedule", [name, version === null ? "" : String(version)])) === 1,
+    async get(name) {
+      const found = await connection.eval("getSchedule", [name]);
+      return Array.isArray(found) ? rowOf(...(found as [string, string])) : null;
+    },
+    list: async (limit, after) =>
+      ((await connection.eval("listSchedules", [String(limit), after ?? ""])) as [string, string][]).map((row) =>
+        rowOf(...row),
+      ),
+    occurrences: async (jobs) => planned(await connection.eval("occurrences", [String(jobs.length), ...jobs])),
+    fired: async (name, limit) => planned(await connection.eval("firedJobs", [name, String(limit)])),
+    async declare(worker, declared) {
+      await connection.eval("declareSchedules", [worker, JSON.stringify(declared)]);
+    },
+    async declared() {
+      const all = (await connection.eval("declaredSchedules", [])) as [string, string][];
+      return all.flatMap(([worker, text]) => (JSON.parse(text) as Declared[]).map((one) => ({ worker, ...one })));
+    },
+    now: async () => Number(await connection.eval("scheduleClock", [])),
+  };
+}
+
+function rowOf(version: string, body: string): ScheduleRow {
+  return { ...(JSON.parse(body) as ScheduleRow), version: Number(version) };
+}
+
+function rowArgs({ version, ...row }: ScheduleRow): string[] {
+  const { name, kind, dueAt } = row;
+  return [name, String(version), kind, dueAt === null ? "" : String(dueAt), JSON.stringify(row)];
+}
+
+function firingsArgs(firings: readonly Firing[]): string[] {
+  const args = [String(firings.length)];
+  for (const { row, jobs } of firings) {
+    args.push(...rowArgs(row), String(jobs.length));
+    for (const { at, caughtUp } of jobs) args.push(String(at), caughtUp ? "1" : "0");
+  }
+  return [...args, ...draftsArgs(firings.flatMap(({ jobs }) => jobs.map(({ draft }) => draft)))];
+}
+
+function planned(reply: Reply): PlannedJob[] {
+  return (reply as [string, string, string, string][]).map(([job, schedule, at, caughtUp]) => ({
+    job,
+    schedule,
+    at: Number(at),
+    caughtUp: caughtUp === "1",
+  }));
+}

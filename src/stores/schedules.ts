@@ -1,0 +1,93 @@
+// The part of the store port that schedules need, offered as a property of the store. A schedule has no owner: any worker may fire it. Rows cross
+// as data, and every write of one is guarded by the version that was read, so of two processes that decide at once one succeeds.
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Enqueued, JobDraft } from "../job/job.ts";
+import type { ScheduleRow } from "../job/schedules.ts";
+
+export interface Schedules {
+  /** Schedules that are due by the store's clock, the most overdue first, at most `limit`. Reads only: with nothing due, one look at one index. */
+  due(limit: number): Promise<DueSchedules>;
+
+  /**
+   * One transaction. Of each: writes the row, and inserts its jobs and what they were planned for, if the row there still has the version of `row`; otherwise
+   * nothing of it is written, and it is answered with `stale`. A job whose id is known adds nothing.
+   */
+  fire(firings: readonly Firing[]): Promise<readonly FiringAnswer[]>;
+
+  /** Writes the row, with a version one higher, if the one that is there has its version; version 0: if none is there. Returns whether it did. */
+  write(row: ScheduleRow): Promise<boolean>;
+
+  /** Deletes the row, if it has this version; null: whatever it has. Its jobs stay. */
+  remove(name: string, version: number | null): Promise<boolean>;
+
+  /** Rejects if what is stored is not what was written. */
+  get(name: string): Promise<ScheduleRow | null>;
+
+  /** By name, at most `limit`, only names greater than `after`. Damaged ones are omitted. */
+  list(limit: number, after: string | null): Promise<readonly ScheduleRow[]>;
+
+  /** What these jobs were planned for; those that no schedule enqueued are omitted. */
+  occurrences(jobs: readonly string[]): Promise<readonly PlannedJob[]>;
+
+  /** The latest jobs of a schedule, the newest occurrence first. */
+  fired(name: string, limit: number): Promise<readonly PlannedJob[]>;
+
+  /** One transaction: this worker declares these schedules, and no other ones. Rows of workers that have ended are removed. */
+  declare(worker: string, declared: readonly Declared[]): Promise<void>;
+
+  /** What the live workers declare. */
+  declared(): Promise<readonly (Declared & { readonly worker: string })[]>;
+
+  /** The store's clock, in ms. */
+  now(): Promise<number>;
+}
+
+export interface DueSchedules {
+  /** The store's clock when they were read. */
+  readonly now: number;
+  readonly due: readonly {
+    readonly row: ScheduleRow;
+    readonly isKindPaused: boolean;
+  }[];
+  /** In how many ms the first of the others is due; null: none is. */
+  readonly nextInMs: number | null;
+  /** Names of due ones that are not what was written, and do not fire. Omitted: none. */
+  readonly damaged?: readonly string[];
+}
+
+/** Jobs on their way into the store, with what they were planned for. */
+export interface Firing {
+  /** The row after it; its version is the one that was read. */
+  readonly row: ScheduleRow;
+  readonly jobs: readonly { readonly draft: JobDraft; readonly at: number; readonly caughtUp: boolean }[];
+}
+
+export type FiringAnswer = { readonly is: "fired"; readonly enqueued: readonly Enqueued[] } | { readonly is: "stale" };
+
+/** A job and the occurrence for which it was enqueued. */
+export interface PlannedJob {
+  readonly job: string;
+  readonly schedule: string;
+  /** The occurrence, in ms. */
+  readonly at: number;
+  /** It was enqueued late, after it was missed. */
+  readonly caughtUp: boolean;
+}
+
+/** A schedule that a worker's program has in its code. */
+export interface Declared {
+  readonly schedule: string;
+  readonly digest: string;
+  /** The version of its time-zone data. */
+  readonly zoneData: string;
+}
+
+/** What is stored of it is not what was written. */
+export function damagedSchedule(name: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeDamaged,
+    `What is stored of the schedule ${name} is not what was written: the store is damaged.`,
+    `Nothing is enqueued by it. Remove it and set it again: outlive schedules remove ${name}.`,
+    { schedule: name },
+  );
+}
