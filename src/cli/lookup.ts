@@ -51,6 +51,8 @@ export async function wholeId(engine: Engine, given: string): Promise<string> {
   if ((await engine.get(given)) !== null || given.length < MIN_PREFIX) return given;
   const { jobs } = await pageOfJobs(engine, { text: given }, 20, null);
   const ids = jobs.map(({ id }) => id).filter((id) => id.startsWith(given));
+  // The id of a batch begins the ids of its blocks.
+  if (ids.some((id) => batchOfBlockId(id)?.batch === given)) return given;
   if (ids.length > 1) throw severalBegin("job", given, ids);
   return ids[0] ?? given;
 }
