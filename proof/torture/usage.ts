@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
+export const USAGE = `npm run torture -- [--batches | --collections | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous | --requests] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -18,8 +18,12 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
 
---batches: batches of 0, 1, 8 and 1,000 rows, while workers, submitters, all of them and a PostgreSQL server are killed
+--batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and a PostgreSQL server are killed
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
+  --total N                 go on until N batches were submitted, of at most 8 rows each
+
+--collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers and the broker are killed
+  --store sqlite|postgres, --kills N, --seed N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres, --seed N, --workers N, --keys N, --keep
@@ -28,6 +32,11 @@ Processes (without one of these options): real processes, killed, frozen and cut
                             store. Below 100 kills, fairness, schedules and open-transaction are smaller in proportion
   --ended-within MS         how long all jobs may take to end after the last kill, default 120000
   --plant A,B               the controls: limit, rate, room, fair, order, signals, wakes, events, schedules
+
+--requests: HTTP requests of all policies and in order, to a receiver that records them, while their processes are killed every 400 ms
+  --store sqlite|postgres|redis, --kills N, --seed N, --workers N, --keep
+  --in-flight N             of the kind that is sent again, in each process, default 200; of each of the three others half as many
+  --plant resend            the control: what must not be sent twice is sent again
 
 --power-loss: what a power loss leaves of the file
   --states N, --seed N, --scenario A,B, --again N

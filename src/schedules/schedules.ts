@@ -198,6 +198,13 @@ export class ScheduleClient {
     return this.#deps.schedules.remove(name, null);
   }
 
+  /** Names of schedules that programs declared once, and none of a live worker declares now, among the first 1,000. */
+  async undeclared(): Promise<readonly string[]> {
+    const rows = (await this.#deps.schedules.list(PAGE, null)).filter(({ origin }) => origin === "code");
+    const live = await this.#liveNames(rows);
+    return rows.map(({ name }) => name).filter((name) => !live.has(name));
+  }
+
   /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */
   async prune(options: { readonly dryRun?: boolean } = {}): Promise<readonly string[]> {
     const names: string[] = [];

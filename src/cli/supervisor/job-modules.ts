@@ -5,6 +5,7 @@ import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isBatch, isScheduleDeclaration } from "../../engine/batch.ts";
+import { isCollection } from "../../engine/collection.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { userFrames } from "../../telemetry/log.ts";
@@ -70,6 +71,7 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
 }
 
 function hasHandler(contract: AnyContract): boolean {
+  if (isCollection(contract)) return contract.isRunnable;
   if (!isBatch(contract)) return contract.handler !== null;
   const { row, block } = contract.handlers;
   return row !== null || block !== null;
@@ -122,6 +124,7 @@ function exportsOf(module: object): unknown[] {
 /** Checked by shape: the program's copy of outlive may differ from the command line's. */
 function isContract(value: unknown): value is AnyContract {
   if (typeof value !== "object" || value === null) return false;
+  if (isCollection(value)) return true;
   const { name, settings, handle } = value as Partial<AnyContract>;
   return typeof name === "string" && typeof settings === "object" && typeof handle === "function";
 }
