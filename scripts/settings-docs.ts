@@ -31,6 +31,7 @@ const INTERFACES: readonly { readonly file: string; readonly name: string; reado
   { file: "src/engine/options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
   { file: "src/engine/options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
   { file: "src/stores/postgres/address.ts", name: "PostgresOptions", prefix: "postgres.", rows: ENGINE_OPTIONS },
+  { file: "src/stores/redis/address.ts", name: "RedisOptions", prefix: "redis.", rows: ENGINE_OPTIONS },
 ];
 
 /** Every file with the text that it should have. */

@@ -1,5 +1,6 @@
 // Every requirement of the first queue is held by a test that names it.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { BATCH_IDS, IDS, namedTitles, requirements, titlesOf } from "./support/requirements.ts";
 
@@ -38,4 +39,11 @@ test("only titles count: an id in a comment, in a later word or in another text 
   assert.deepEqual(ids("specify(\n  `FR-003 a ${kind} is told`, async () => {});"), ["FR-003"]);
   assert.deepEqual(ids('// FR-001\ntest("recovery of FR-001", () => {});\nconst text = "FR-004 is here";'), []);
   assert.deepEqual(ids('latest("FR-001 is no test");'), []);
+});
+
+test("each requirement about workers in Redis names a test that is there", () => {
+  const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
+  const rows = [...read("docs/requirements.md").matchAll(/^\| (RL-\d\d) \|[^|]*\| `([^`]+)` *\| ([^|]*?) *\|$/gm)];
+  assert.equal(rows.length, 12);
+  for (const [, id, file, title] of rows) assert.ok(read(file!).includes(title!), `${id}: ${file} has "${title}"`);
 });

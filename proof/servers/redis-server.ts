@@ -17,6 +17,8 @@ export interface RedisOptions {
   readonly mayInstall?: boolean;
   /** Where its folder is made. Default: the system's temporary one. */
   readonly parent?: string;
+  /** A sentinel that monitors the server on this port under this name, and fails over alone. Default: a server. */
+  readonly sentinelOf?: { readonly name: string; readonly port: number };
   /** Further settings, as in redis.conf. */
   readonly settings?: Readonly<Record<string, string>>;
 }
@@ -59,14 +61,18 @@ export class RedisServer {
 
   /** Resolves when it accepts connections: its data are loaded. */
   async start(): Promise<void> {
-    const { fsync = "no-file", maxmemory, acl, settings = {} } = this.#options;
+    const { fsync = "no-file", maxmemory, acl, settings = {}, sentinelOf } = this.#options;
     const file = join(this.folder, "redis.conf");
     const all: Record<string, string> = {
       bind: "127.0.0.1",
       port: String(this.port),
       dir: this.folder,
-      save: '""',
-      appendonly: fsync === "no-file" ? "no" : "yes",
+      ...(sentinelOf && {
+        "sentinel monitor": `${sentinelOf.name} 127.0.0.1 ${sentinelOf.port} 1`,
+        "sentinel down-after-milliseconds": `${sentinelOf.name} 500`,
+        "sentinel failover-timeout": `${sentinelOf.name} 3000`,
+      }),
+      ...(!sentinelOf && { save: '""', appendonly: fsync === "no-file" ? "no" : "yes" }),
       ...(fsync !== "no-file" && { appendfsync: fsync }),
       ...(maxmemory !== undefined && { maxmemory, "maxmemory-policy": "noeviction" }),
       ...settings,
@@ -75,14 +81,19 @@ export class RedisServer {
       all["aclfile"] = join(this.folder, "users.acl");
       writeFileSync(all["aclfile"], `${acl.join("\n")}\n`);
     }
-    writeFileSync(
-      file,
-      Object.entries(all)
-        .map(([name, value]) => `${name} ${value}\n`)
-        .join(""),
-    );
+    // A sentinel writes what it has learned into its file.
+    if (sentinelOf === undefined || !existsSync(file))
+      writeFileSync(
+        file,
+        Object.entries(all)
+          .map(([name, value]) => `${name} ${value}\n`)
+          .join(""),
+      );
     // A group of its own: Ctrl-C in a terminal must not reach it before the tests have ended.
-    const child = spawn(this.#program, [file], { detached: true, stdio: ["ignore", "pipe", "ignore"] });
+    const child = spawn(this.#program, [file, ...(sentinelOf ? ["--sentinel"] : [])], {
+      detached: true,
+      stdio: ["ignore", "pipe", "ignore"],
+    });
     this.#process = child;
     await accepting(child);
     child.unref();
@@ -171,7 +182,7 @@ function accepting(child: ChildProcess): Promise<void> {
     child.stdout!.setEncoding("utf8");
     child.stdout!.on("data", (text: string) => {
       said = (said + text).slice(-10_000);
-      if (/ready to accept connections/i.test(said)) resolve();
+      if (/ready to accept connections|Sentinel ID is/i.test(said)) resolve();
     });
     child.once("error", reject);
     child.once("exit", (code) => reject(new Error(`Redis ended with ${code} instead of starting:\n${said}`)));

@@ -4,13 +4,16 @@ export const USAGE = `npm run torture -- [--batches | --collections | --features
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
 Processes (without one of these options): real processes, killed, frozen and cut off
-  --store sqlite|postgres   default sqlite
+  --store NAME              sqlite, postgres or redis; default sqlite
   --kills N                 how many processes are killed, default 200, or 0 with --faults
   --faults A,B              only these faults of the surroundings; without kills each strikes in turn:
                             sqlite: fillDisk, writeLock, clock; postgres: killServer, stopServer, freezeServer, fillDisk, delay,
-                            cutAll, cutSome, cutInAnswer, swallow, reset, clock, frozenCommit, and with --pgbouncer killPooler
+                            cutAll, cutSome, cutInAnswer, swallow, reset, clock, frozenCommit, and with --pgbouncer killPooler,
+                            with --liveness killPulse, stopPulse, freezePulse; redis: killServer, stopServer, freezeServer, fillMemory,
+                            delay, cutAll, cutSome, cutInAnswer, swallow, reset, clock
   --rounds N                how often each fault strikes if no process is killed, default 1
   --pgbouncer               all processes go through PgBouncer in transaction mode (postgres)
+  --liveness                workers show that they live on a Redis server, which is killed, stopped and frozen, too (postgres)
   --seed N                  of the jobs and of the violence, default 1; the pace is the machine's
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held

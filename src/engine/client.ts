@@ -46,7 +46,7 @@ import { type EngineOptions, engineSettings, settingsWithDefaults } from "./opti
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */
-export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres" | "blobs">;
+export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres" | "redis" | "blobs">;
 
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };

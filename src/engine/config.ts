@@ -12,9 +12,10 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres" | "redis"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
+  readonly redis?: Omit<NonNullable<EngineOptions["redis"]>, "client">;
 };
 
 /** What a configuration file sets. */
@@ -129,7 +130,12 @@ export function resolveConfig(
     work: (nested([...set].filter(([key]) => key.startsWith("work."))) as { work?: WorkFileOptions }).work ?? {},
     values: rows.map(([key, row]) => ({
       key,
-      value: key === "store" ? shownAddress(store) : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
+      value:
+        key === "store"
+          ? shownAddress(store)
+          : key === "liveness"
+            ? shownAddress(String(valueOf(key, storeName)))
+            : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
     })),
     warnings: unknownVariables(env),

@@ -119,9 +119,14 @@ export async function checkStore(url: string, options: EngineOptions): Promise<I
   }
 }
 
-/** A damaged server is repaired with its own tools and backups. */
+/** A damaged PostgreSQL server is repaired with its own tools and backups. */
 export function canRepair(url: string): boolean {
   return storeAt(url).doctor !== undefined;
+}
+
+/** Whether the store is a file: one that can be salvaged into another. */
+export function isFile(url: string): boolean {
+  return storeAt(url).files !== undefined;
 }
 
 /** Repairs a store that `canRepair`. */

@@ -129,7 +129,7 @@ export class Operator {
     );
   }
 
-  /** On SQLite rebuilds the indexes; a server is left to its own tools. Returns what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
+  /** On SQLite and Redis rebuilds the indexes; a PostgreSQL server is left to its own tools. Returns what is still wrong. Refused while a worker lives. `outlive check --repair` can do more. */
   async repair(): Promise<readonly string[]> {
     await this.#passes.assertNobodyWorks("repair it");
     return this.#store.upkeep.repair();

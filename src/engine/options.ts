@@ -25,6 +25,7 @@ import type { StartUpOptions } from "../stores/backend.ts";
 import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
+import type { RedisOptions } from "../stores/redis/address.ts";
 import type { StoreName } from "../stores/registry.ts";
 import type { Wire } from "../requests/request-worker.ts";
 import type { SecretSource } from "../requests/secrets.ts";
@@ -77,6 +78,8 @@ export interface EngineOptions {
   };
   /** How long an idle worker waits before it polls without a wake-up. Default "1s"; from "10ms" to "24d". */
   readonly poll?: Duration;
+  /** For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
+  readonly liveness?: string;
   /** "full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. Default "full". */
   readonly durability?: "full" | "relaxed";
   readonly sqlite?: {
@@ -90,6 +93,7 @@ export interface EngineOptions {
   /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it. Default: the clock of this machine, or of the server. */
   readonly clock?: Clock;
   readonly postgres?: PostgresOptions;
+  readonly redis?: RedisOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
   /** Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection. Default: none. */

@@ -194,6 +194,15 @@ export const SETTINGS = {
     env: "OUTLIVE_POLL",
     sentence: "How long an idle worker waits before it polls without a wake-up.",
   },
+  liveness: {
+    type: "name",
+    default: "none",
+    pattern: /^(none|rediss?(\+sentinel|\+cluster)?:\/\/.+)$/,
+    form: 'the address of a Redis server, such as "redis://host:6379", or "none"',
+    env: "OUTLIVE_LIVENESS",
+    sentence:
+      "For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL.",
+  },
   durability: {
     type: "word",
     default: "full",
@@ -231,6 +240,23 @@ export const SETTINGS = {
     env: "OUTLIVE_POSTGRES_CONNECTIONS",
     sentence:
       "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
+  },
+  "redis.durability": {
+    type: "word",
+    default: "server",
+    words: ["server", "fsync"],
+    env: "OUTLIVE_REDIS_DURABILITY",
+    sentence:
+      '"server": what was acknowledged survives what the server\'s settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`.',
+  },
+  "redis.replicas": {
+    type: "integer",
+    default: 0,
+    min: 0,
+    max: 10,
+    env: "OUTLIVE_REDIS_REPLICAS",
+    sentence:
+      "In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected.",
   },
   blobs: {
     type: "blobs",
@@ -323,6 +349,15 @@ export const PROGRAM_OPTIONS = {
       isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
     otherwise: "none",
     sentence: "The message broker from which collections get their parts, and to which they publish.",
+  },
+  "redis.client": {
+    type: "code",
+    default: null,
+    takes: "a client of @redis/client, redis, ioredis or iovalkey",
+    accepts: (value) => isRecord(value) && typeof value["duplicate"] === "function",
+    otherwise: "a client of `@redis/client`, with the store's address",
+    sentence:
+      "Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed.",
   },
   logger: {
     type: "code",

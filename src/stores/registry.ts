@@ -18,7 +18,7 @@ import {
 import type { StoreDoctor } from "./store-parts.ts";
 import type { Store } from "./port.ts";
 import { addressOf, shownAddress } from "./postgres/address.ts";
-import { redisAddress } from "./redis/address.ts";
+import { type RedisAddress, redisAddress } from "./redis/address.ts";
 import { sqlitePath } from "./sqlite/address.ts";
 
 export { shownAddress, type StoreName };
@@ -32,7 +32,7 @@ export interface BackendDeps {
   readonly contactMs?: number;
 }
 
-export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres">;
+export type StoreOptions = Pick<EngineOptions, "durability" | "sqlite" | "postgres" | "redis" | "liveness">;
 
 export interface OpenKind {
   /** False: the store must exist and have this version. */
@@ -129,9 +129,10 @@ const POSTGRES: StoreRow = {
   matches: (url) => /^postgres(ql)?:/.test(url),
   commits: true,
   isPrivate: () => false,
-  async open(url, { durability = defaultOf("durability"), postgres }, deps) {
+  async open(url, { durability = defaultOf("durability"), postgres, redis, liveness }, deps) {
     const { openPostgres } = await import("./postgres/open.ts");
-    return openPostgres(deps, addressOf(url, postgres), { durability });
+    const pulse = liveness === undefined || liveness === "none" ? null : await pulseAt(liveness, redis);
+    return openPostgres(deps, addressOf(url, postgres), { durability }, pulse);
   },
   client(url, { durability = defaultOf("durability"), postgres }) {
     const address = addressOf(url, postgres);
@@ -150,21 +151,26 @@ const POSTGRES: StoreRow = {
   },
 };
 
+async function pulseAt(url: string, options: StoreOptions["redis"]): Promise<RedisAddress> {
+  const { pulseAddress } = await import("./redis/pulse.ts");
+  return pulseAddress(redisAddress(url, options));
+}
+
 const REDIS: StoreRow = {
   name: "redis",
   title: "Redis",
   examples: ["redis://user:password@host:6379"],
-  matches: (url) => /^rediss?:/.test(url),
+  matches: (url) => /^rediss?(\+sentinel|\+cluster)?:/.test(url),
   commits: false,
   isPrivate: () => false,
-  async open(url, _, deps) {
+  async open(url, { redis }, deps) {
     const { openRedis } = await import("./redis/open.ts");
-    return openRedis(deps, redisAddress(url));
+    return openRedis(deps, redisAddress(url, redis));
   },
-  client(url) {
-    const address = redisAddress(url);
+  client(url, { redis }) {
+    const address = redisAddress(url, redis);
     return {
-      key: JSON.stringify({ ...address.wire, name: address.name }),
+      key: redis?.client ? null : JSON.stringify({ ...address.wire, ...address.promise, name: address.name }),
       async open(deps) {
         const { openRedisClient } = await import("./redis/open.ts");
         return openRedisClient(deps, address);
@@ -174,6 +180,10 @@ const REDIS: StoreRow = {
   async migrations(url) {
     const { layoutOf } = await import("./redis/migrate.ts");
     return layoutOf(redisAddress(url));
+  },
+  async doctor(url) {
+    const { redisDoctor } = await import("./redis/integrity.ts");
+    return redisDoctor(redisAddress(url));
   },
 };
 
@@ -209,8 +219,19 @@ export async function openBackend(
   kind: OpenKind,
 ): Promise<Backend> {
   assertNode();
-  const backend = await storeAt(url).open(url, options, deps, kind);
+  const row = storeAt(url);
+  assertLivenessFits(row, options);
+  const backend = await row.open(url, options, deps, kind);
   return kind.readOnly ? readOnlyBackend(backend) : backend;
+}
+
+function assertLivenessFits({ name, title }: StoreRow, { liveness = "none" }: StoreOptions): void {
+  if (name === "postgres" || liveness === "none") return;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `\`liveness\` is ${shownAddress(liveness)}, and a ${title} store has a proof of life of its own.`,
+    "Remove `liveness`: it is for a PostgreSQL store behind a pooler.",
+  );
 }
 
 const LEAST_NODE = 24;

@@ -22,6 +22,8 @@ export interface ChildOptions {
   readonly poll?: NonNullable<EngineOptions["poll"]>;
   /** Another way to the same server: through a proxy or a pooler. */
   readonly url?: string;
+  /** The Redis server of its liveness. Default: none. */
+  readonly liveness?: string;
   /** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
   readonly elsewhere?: boolean;
 }
@@ -75,10 +77,17 @@ export class PostgresPlace {
   }
 
   child(options: ChildOptions = {}): Child {
-    const { concurrency = 10, heartbeat = PATIENT, poll = "200ms", url = this.url, elsewhere = false } = options;
+    const {
+      concurrency = 10,
+      heartbeat = PATIENT,
+      poll = "200ms",
+      url = this.url,
+      elsewhere = false,
+      liveness,
+    } = options;
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
     const child = new Child(
-      fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema })], {
+      fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema, liveness })], {
         ...(elsewhere ? ELSEWHERE : { execArgv: NODE_OPTIONS }),
         env: { ...process.env, OUTLIVE_EFFECTS: this.#effects, OUTLIVE_TEST_SCHEMA: this.schema },
         stdio: ["ignore", "inherit", "pipe", "ipc"],

@@ -1,15 +1,16 @@
 // A worker process of the PostgreSQL tests: opens the given store, works, and reports to its parent what happens. It ends on
-// SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, poll, schema }.
+// SIGTERM. Arguments: the address, then a JSON of { concurrency, heartbeat, poll, schema, liveness }.
 import { open, type EngineOptions } from "../../src/index.ts";
 import { tell } from "../support/jobs.ts";
 import { jobs } from "./jobs.ts";
 
 const [url, given] = process.argv.slice(2);
-const { concurrency, heartbeat, poll, schema } = JSON.parse(given!) as {
+const { concurrency, heartbeat, poll, schema, liveness } = JSON.parse(given!) as {
   concurrency: number;
   heartbeat: NonNullable<EngineOptions["heartbeat"]>;
   poll: NonNullable<EngineOptions["poll"]>;
   schema: string;
+  liveness?: string;
 };
 
 const engine = await open(url!, {
@@ -18,6 +19,7 @@ const engine = await open(url!, {
   heartbeat,
   poll,
   postgres: { schema },
+  ...(liveness !== undefined && { liveness }),
   onEvent: (event) => tell("event", { event }),
 });
 const starting = engine.start({ concurrency });

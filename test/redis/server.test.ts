@@ -90,7 +90,11 @@ test("a server that went back is noticed by a process that knows more: counted, 
   const { jobs } = await claimed(store, "new");
   assert.deepEqual(
     jobs.map(({ lease }) => [lease.jobId, lease.fence]),
-    [["a", 1]],
+    [
+      ["a", 1],
+      ["b", 1],
+    ],
+    "what this process had enqueued is there again",
   );
   assert.ok(jobs[0]!.lease.epoch > lost[0]!.lease.epoch);
 });
@@ -138,7 +142,7 @@ test("a store that was emptied under a living process is not taken for a new one
   assert.deepEqual(await wire.call(["KEYS", "*"], 5_000), []);
 });
 
-test("enqueues that come together are one script, and an unknown kind in one of them fails only that one", async (t) => {
+test("R9: enqueues that come together are one script, and an unknown kind in one of them fails only that one", async (t) => {
   const server = await ownRedis(t);
   const store = storeOn(t, server.url());
   await store.declare([kind("mail")]);
@@ -161,7 +165,7 @@ test("enqueues that come together are one script, and an unknown kind in one of 
   assert.equal(await store.inspect.get("first"), null, "nothing of that call was written");
 });
 
-test("memory is full: nothing new is taken, and what runs ends and can be purged", async (t) => {
+test("R4 R10: memory is full: nothing new is taken, and what runs ends and can be purged", async (t) => {
   const server = await ownRedis(t, { maxmemory: "8mb" });
   const store = storeOn(t, server.url());
   await store.declare([kind("mail")]);
@@ -194,7 +198,7 @@ test("memory is full: nothing new is taken, and what runs ends and can be purged
   assert.deepEqual(await store.enqueue([draft("again")]), [{ id: "again", created: true }]);
 });
 
-test("a server that may drop keys is refused, by name of its policy", async (t) => {
+test("R11: a server that may drop keys is refused, by name of its policy", async (t) => {
   const server = await ownRedis(t, { settings: { maxmemory: "64mb", "maxmemory-policy": "allkeys-lru" } });
   const place = new RedisPlace(t, server.url());
   await assert.rejects(place.engine(), (thrown: OutliveError) => {

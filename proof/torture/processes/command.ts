@@ -14,7 +14,7 @@ import { frozenCommit } from "../faults/frozen-commit.ts";
 import { PgBouncer } from "../faults/pgbouncer.ts";
 import { Proxy } from "../faults/proxy.ts";
 import { reset } from "../faults/reset.ts";
-import { startRedis } from "../faults/redis.ts";
+import { startPulse, startRedis } from "../faults/redis.ts";
 import { startServer } from "../faults/server.ts";
 import { fillingDisk, mountSmallDisk } from "../faults/small-disk.ts";
 import { writeLock } from "../faults/write-lock.ts";
@@ -49,6 +49,8 @@ interface Setting {
   readonly folder: string;
   /** Whether all but the judge go through PgBouncer. */
   readonly pgbouncer: boolean;
+  /** Whether workers on PostgreSQL show that they live on a Redis server, which is tortured, too. */
+  readonly liveness: boolean;
 }
 
 interface Surroundings extends Pick<Plan, "url" | "directUrl" | "schema" | "faults" | "notRun" | "workerAt" | "env"> {
@@ -71,6 +73,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
       faults: { type: "string" },
       rounds: { type: "string", default: "1" },
       pgbouncer: { type: "boolean", default: false },
+      liveness: { type: "boolean", default: false },
       seed: { type: "string", default: "1" },
       workers: { type: "string", default: "6" },
       json: { type: "boolean", default: false },
@@ -79,7 +82,8 @@ export async function processes(args: readonly string[]): Promise<boolean> {
   });
   const surround = STORES[values.store];
   if (!surround) throw new Error(`--store ${values.store}: use ${Object.keys(STORES).join(" or ")}.`);
-  const { pgbouncer } = values;
+  const { pgbouncer, liveness } = values;
+  if (liveness && values.store !== "postgres") throw new Error("--liveness: use it with --store postgres.");
   if (pgbouncer && values.store !== "postgres") throw new Error("--pgbouncer: use it with --store postgres.");
   // Faults that are named are tried on their own, unless kills are asked for, too.
   const kills = wholeNumber(values.kills ?? (values.faults === undefined ? "200" : "0"), "kills");
@@ -88,7 +92,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   const { folder } = scratch;
-  const { copyTo, faults: all, ...surroundings } = await surround({ kills, workers, folder, pgbouncer });
+  const { copyTo, faults: all, ...surroundings } = await surround({ kills, workers, folder, pgbouncer, liveness });
   const faults = chosenFaults(all, values.faults);
   const places = { worker: workers, producer: 2, supervisor: 1 };
   const code = await run(
@@ -104,6 +108,7 @@ export async function processes(args: readonly string[]): Promise<boolean> {
         ...(values.faults === undefined ? [] : [`--faults ${values.faults}`]),
         ...(rounds === 1 ? [] : [`--rounds ${rounds}`]),
         ...(pgbouncer ? ["--pgbouncer"] : []),
+        ...(liveness ? ["--liveness"] : []),
       ].join(" "),
     },
   );
@@ -144,12 +149,13 @@ async function onSqlite({ kills, folder }: Setting): Promise<Surroundings> {
  * Through a proxy, all but the judge, who must see what is there: one door for each worker, and one for everybody else. Every second
  * worker is on a pool of its own.
  */
-async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promise<Surroundings> {
+async function onPostgres({ kills, workers, folder, pgbouncer, liveness }: Setting): Promise<Surroundings> {
   const disk = mountSmallDisk(serverDiskMegabytes(kills));
   const server = await startServer(typeof disk === "string" ? null : disk);
   const schema = await scratchSchema(server.url, "torture");
   const pooler = pgbouncer ? await PgBouncer.before(server.url, "transaction") : null;
   if (pooler) atEnd(() => pooler.destroyNow());
+  const pulse = liveness ? await startPulse() : null;
   const { proxy, urls } = await Proxy.before(pooler?.url ?? server.url, workers + 1);
   const clocks = shiftableClocks(folder, ONE_WORKER);
   const onOwnPool = (number: number): boolean => number % 2 === 0;
@@ -163,13 +169,18 @@ async function onPostgres({ kills, workers, folder, pgbouncer }: Setting): Promi
     url: urls[0]!,
     directUrl: server.url,
     schema,
-    env: { ...clocks.env, ...(elsewhere !== null && { OUTLIVE_HEARTBEAT_CONTACT: CONTACT }) },
+    env: {
+      ...clocks.env,
+      ...(elsewhere !== null && { OUTLIVE_HEARTBEAT_CONTACT: CONTACT }),
+      ...(pulse && { OUTLIVE_LIVENESS: pulse.url }),
+    },
     workerAt: (number) => ({ url: urls[number]!, ...startOf(number) }),
     faults: [
       ...server.faults,
       ...proxy.faults,
       reset(proxy, elsewhere),
       ...(pooler ? [pooler.fault] : []),
+      ...(pulse?.faults ?? []),
       clocks.fault,
       frozenCommit(({ number }) => pgbouncer || onOwnPool(number)),
     ],

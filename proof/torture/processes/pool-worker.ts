@@ -7,4 +7,5 @@ import { workUnderParent } from "./work-under-parent.ts";
 const pool = new pg.Pool({ connectionString: process.argv[2]!, max: CONCURRENCY + 1, allowExitOnIdle: true });
 // A session that breaks while it is idle is replaced.
 pool.on("error", () => {});
-workUnderParent("postgres:", { postgres: { ...storeOptions().postgres, pool } });
+const options = storeOptions();
+workUnderParent("postgres:", { ...options, postgres: { ...options.postgres, pool } });

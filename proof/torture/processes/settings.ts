@@ -25,6 +25,9 @@ export const KILLS_PER_HOG = 1_000;
 /** Where on PostgreSQL, in a process of the rig as its parent said it; null: the store is a file. */
 export function storeOptions(schema = process.env["OUTLIVE_POSTGRES_SCHEMA"] ?? null): {
   postgres?: { schema: string };
+  liveness?: string;
 } {
-  return schema === null ? {} : { postgres: { schema } };
+  if (schema === null) return {};
+  const liveness = process.env["OUTLIVE_LIVENESS"];
+  return { postgres: { schema }, ...(liveness !== undefined && { liveness }) };
 }

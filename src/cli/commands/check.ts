@@ -1,7 +1,7 @@
 // `outlive check`: the configuration and the store, nothing started. Prints every resolved value and where it came from.
 import { glob } from "node:fs/promises";
 import { resolve } from "node:path";
-import { attach, canRepair, checkStore, repairStore } from "../../engine/open.ts";
+import { attach, canRepair, checkStore, isFile, repairStore } from "../../engine/open.ts";
 import type { BlobStore } from "../../blobs.ts";
 import { OutliveError } from "../../job/errors.ts";
 import { humanMs } from "../../job/time.ts";
@@ -20,7 +20,7 @@ export const checkCommand: Register = (program, run) => {
     .option("--integrity", "also read the whole store and say what is wrong with it; takes a while on a large file")
     .option(
       "--repair",
-      "if the integrity check of a file fails, repair what can be repaired without losing anything; no worker may live",
+      "if the integrity check fails, repair what can be repaired without losing anything (SQLite, Redis); no worker may live",
     )
     .option("--yes", "with --repair: what can't be repaired is salvaged into a new file; the damaged one is kept")
     .action(
@@ -90,14 +90,19 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
     await using engine = await attach(url, { ...options, logger: false });
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
-    const what =
-      "bytes" in detail ? `${detail["bytes"]} bytes, ${detail["durability"]} durability` : `schema ${detail["schema"]}`;
+    const what = describeStore(detail);
     const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
     return [{ level: "ok", text: opens }, ...(await engine.operator.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
   }
+}
+
+function describeStore(detail: Readonly<Record<string, unknown>>): string {
+  if ("bytes" in detail) return `${String(detail["bytes"])} bytes, ${String(detail["durability"])} durability`;
+  if ("schema" in detail) return `schema ${String(detail["schema"])}`;
+  return `run ${String(detail["runs"])} of its server, ${String(detail["operations"])} operations`;
 }
 
 /** Stores, reads and deletes a small blob; with --read-only nothing. */
@@ -145,7 +150,11 @@ async function examine(
       onStep: ({ step, ok, detail }) => terminal.remark(`${step}: ${ok ? "" : "did not help: "}${detail}`),
       onProgress: terminal.isTty ? (what) => terminal.remark(`salvage: ${what}`) : () => {},
     });
-    return { report, repaired, findings: repairFindings(report, repaired, salvage) };
+    return {
+      report,
+      repaired,
+      findings: repairFindings(report, repaired, { ofFile: isFile(url), mightSalvage: salvage }),
+    };
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     // The check of the store itself reports it.
@@ -202,6 +211,9 @@ const ON_A_SERVER =
   "These are rows that contradict each other: each names its job, worker, kind or incident (outlive job ID, outlive workers --all). " +
   "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after you restored one: outlive recover --restored.";
 
+const LEFT_ON_A_SERVER =
+  "The indexes were built again; what is left is damage to the jobs themselves: each finding names its job (outlive job ID). Restore a backup of the server, or cancel these jobs.";
+
 function integrityFindings(
   report: IntegrityReport,
   { repairing, repairable }: { readonly repairing: boolean; readonly repairable: boolean },
@@ -225,16 +237,21 @@ function integrityFindings(
   ];
 }
 
-function repairFindings(before: IntegrityReport, repair: Repair, mightSalvage: boolean): Finding[] {
+function repairFindings(
+  before: IntegrityReport,
+  repair: Repair,
+  { ofFile, mightSalvage }: { readonly ofFile: boolean; readonly mightSalvage: boolean },
+): Finding[] {
   const found = `integrity FAILED with ${before.findings.length} finding(s)`;
   if (repair.salvage) return [...salvageFindings(found, repair.salvage), ...listed(repair.findings)];
   if (repair.sound)
     return [
       {
         level: "warning",
-        text: `${found}; all were repaired (${repair.steps.map(({ step }) => step).join(", ")}) and nothing is lost. ${BACKUP}`,
+        text: `${found}; all were repaired (${repair.steps.map(({ step }) => step).join(", ")}) and nothing is lost.${ofFile ? ` ${BACKUP}` : ""}`,
       },
     ];
+  if (!ofFile) return [{ level: "error", text: `${found}. ${LEFT_ON_A_SERVER}` }, ...listed(repair.findings)];
   const next = mightSalvage
     ? `It could not be repaired: ${RESTORE}.`
     : `It can't be repaired in place. What can still be read can be salvaged into a new file, with the damaged one kept: outlive check --repair --yes. Or ${RESTORE}.`;

@@ -112,7 +112,7 @@ export class AdvisoryLiveness implements Liveness {
   async probeAll(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
     const { database, pooled } = await this.#deps.session.greet();
     const provable = ({ lock }: WorkerRow): boolean =>
-      !pooled && lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${database} `);
+      !pooled && isAdvisory(lock.name) && lock.identity !== null && lock.identity.startsWith(`${database} `);
     const locks = workers
       .filter(provable)
       .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
@@ -145,7 +145,8 @@ export class AdvisoryLiveness implements Liveness {
     const { session } = this.#deps;
     const { application } = await session.greet();
     try {
-      const ended = await session.query<{ ended: boolean }>(EVICT, [lock.name, tag === application ? null : tag]);
+      const key = isAdvisory(lock.name) ? lock.name : null;
+      const ended = await session.query<{ ended: boolean }>(EVICT, [key, tag === application ? null : tag]);
       return ended.some((row) => row.ended);
     } catch (thrown) {
       if ((thrown as { code?: unknown }).code === "42501") return false;
@@ -160,7 +161,7 @@ export class AdvisoryLiveness implements Liveness {
    */
   async clean({ lock }: WorkerRow): Promise<boolean> {
     const { session, clock } = this.#deps;
-    if (lock.name === null) return true;
+    if (!isAdvisory(lock.name)) return true;
     if (this.#own.has(lock.name)) return false;
     for (const ms of [...ENDING_MS, null]) {
       const [row] = await session.query<{ held: boolean }>(HELD, [lock.name]);
@@ -278,6 +279,11 @@ export class AdvisoryLiveness implements Liveness {
  */
 function identityOf({ database, run, application }: Greeting): string {
   return `${database} ${/^outlive-[0-9a-f]{12}$/.test(application) ? application : "-"} ${run}`;
+}
+
+/** Not the lock of a worker whose liveness is in Redis. */
+function isAdvisory(name: string | null): name is string {
+  return name !== null && /^-?\d+$/.test(name);
 }
 
 /** 64 bits of a hash: an advisory lock has no other name. */

@@ -6,16 +6,18 @@ import { wakeupChannel, type ClientSettings } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
-import { serverClock, type StoreSettings } from "./open.ts";
+import { type PulseAddress, pulseOver, serverClock, type StoreSettings } from "./open.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
-import { countPresent } from "./workers.ts";
+import { countPresent, setEvidence } from "./workers.ts";
 
 /** How to reach the server, and which schema to use. */
 export interface PostgresMaintenance {
   readonly client: ClientSettings;
   readonly schema: string;
   readonly settings: StoreSettings;
+  /** The Redis server in which workers show that they live; null: sessions of this server do. */
+  readonly pulse: PulseAddress | null;
 }
 
 const MAINTENANCE_CONNECTIONS = 3;
@@ -45,18 +47,29 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
   const store = postgresStore({ connection, clock, newId, wakeup: new WakeupChannel(connection, clock) });
   // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
   store.onWakeup(wake);
-  const liveness = new AdvisoryLiveness({
+  const { contactMs, heartbeatMs } = options.times;
+  const onHold = (why: string, holdMs: number): void => events.emit("recovery.held", { why, holdMs });
+  const advisory = new AdvisoryLiveness({
     session,
     schema,
     clock,
     random,
-    contactMs: options.times.contactMs,
+    contactMs,
     ownWorker: options.worker,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
-    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+    onHold,
   });
+  const { pulse: address } = own;
+  const ownWorker = options.worker;
+  const pulse =
+    address === null
+      ? null
+      : await pulseOver({ address, inner: advisory, clock, random, contactMs, ownWorker, onHold });
+  await pulse?.keep(ownWorker, heartbeatMs, (evidence) => setEvidence(connection, ownWorker, evidence));
+  const liveness = pulse ?? advisory;
   const close = async (): Promise<void> => {
+    await pulse?.close();
     await store.close();
     await session.close();
   };

@@ -12,8 +12,9 @@ import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
 import { NOTHING_CHECKED } from "../store-parts.ts";
-import type { ProcessCheck } from "../liveness.ts";
+import type { Liveness, ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
+import type { PulseDeps, RedisPulse } from "../redis/pulse.ts";
 import { type ServerClock, serverClock } from "../server-clock.ts";
 import { type Address, wakeupChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
@@ -29,6 +30,14 @@ import { countPresent } from "./workers.ts";
 
 export { type ServerClock, serverClock };
 
+/** Only programs that ask for it load it, and a driver of Redis with it. */
+export async function pulseOver(deps: PulseDeps): Promise<RedisPulse> {
+  const { RedisPulse: Pulse } = await import("../redis/pulse.ts");
+  return new Pulse(deps);
+}
+
+export type PulseAddress = PulseDeps["address"];
+
 export interface OpenPostgresDeps {
   readonly clock: Clock;
   readonly random: Random;
@@ -40,7 +49,13 @@ export interface OpenPostgresDeps {
 /** The main thread's own session is for checks at the open and by hand, and for a lock until the maintenance has it. */
 const SESSION_IDLE_MS = 3_000;
 
-export async function openPostgres(deps: OpenPostgresDeps, given: Address, settings: StoreSettings): Promise<Backend> {
+/** `pulse`: the Redis server in which workers show that they live; null: sessions of this server do. */
+export async function openPostgres(
+  deps: OpenPostgresDeps,
+  given: Address,
+  settings: StoreSettings,
+  pulse: PulseAddress | null = null,
+): Promise<Backend> {
   const { random, events } = deps;
   const { schema } = given;
   // Our own connections carry a name that no other process has, those of the user's pool while they work for us. The worker that
@@ -50,19 +65,24 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
   const shared = newSharedTimes();
   const clock = serverClock(deps.clock, sharedTimes(shared));
   const { connection, pooled } = await openConnection(address, settings, clock);
-  if (pooled) events.emit("store.notice", { about: "pooler", text: POOLED });
+  if (pooled && pulse === null) events.emit("store.notice", { about: "pooler", text: POOLED });
   const connect = () => newClient(address.client);
   const session = new DirectSession({ connect, clock, random, idleMs: SESSION_IDLE_MS });
-  const liveness = new AdvisoryLiveness({
+  const contactMs = deps.contactMs ?? durationMs(defaultOf("heartbeat.contact"), "heartbeat.contact");
+  const onHold = (why: string, holdMs: number): void => events.emit("recovery.held", { why, holdMs });
+  const advisory = new AdvisoryLiveness({
     session,
     schema,
     clock,
     random,
-    contactMs: deps.contactMs ?? durationMs(defaultOf("heartbeat.contact"), "heartbeat.contact"),
+    contactMs,
     countWorkers: () => countPresent(connection),
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
-    onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
+    onHold,
   });
+  const remote =
+    pulse === null ? null : await pulseOver({ address: pulse, inner: advisory, clock, random, contactMs, onHold });
+  const liveness = remote ?? advisory;
   const newId = idSource(clock, random);
   const wakeup = new WakeupChannel(connection, clock);
   const store = postgresStore({ connection, clock, newId, wakeup, events });
@@ -76,6 +96,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     shared,
     session,
     liveness,
+    pulse,
     wakeup,
     store,
     newId,
@@ -93,6 +114,7 @@ export async function openPostgres(deps: OpenPostgresDeps, given: Address, setti
     prepare: async () => NOTHING_CHECKED,
     removeStrays: async () => [],
     async close() {
+      await remote?.close();
       await session.close();
       await store.close();
     },
@@ -105,7 +127,8 @@ interface MaintenanceDeps extends OpenPostgresDeps {
   readonly pooled: boolean;
   readonly shared: SharedArrayBuffer;
   readonly session: DirectSession;
-  readonly liveness: AdvisoryLiveness;
+  readonly liveness: Liveness;
+  readonly pulse: PulseAddress | null;
   readonly wakeup: WakeupChannel;
   readonly store: Store;
   readonly newId: () => string;
@@ -116,10 +139,10 @@ type Host = MaintenanceListener;
 
 /** The thread's session takes the worker's lock before ours lets go of it; should the thread die, ours takes it back. */
 function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, host: Host): Promise<MaintenanceHandle> {
-  const { clock, events, address, settings, shared, session, wakeup } = maintenances;
+  const { clock, events, address, settings, shared, session, wakeup, pulse } = maintenances;
   const { client, schema } = address;
   const key = lockKey(schema, options.worker);
-  const own: PostgresMaintenance = { client, schema, settings };
+  const own: PostgresMaintenance = { client, schema, settings, pulse };
   const stand = new InterimHeartbeat(maintenances, options, host);
   const up = (): void => {
     stand.end();

@@ -217,3 +217,16 @@ export async function countPresent(session: Session): Promise<number> {
   );
   return row!.n;
 }
+
+// What the store knows of the worker's sessions stays in front of what Redis adds (redis/pulse.ts).
+const SET_EVIDENCE = `UPDATE outlive.fleet SET lock_name = $2, lock_identity = split_part(coalesce(lock_identity, ''), '|', 1) || $3
+  WHERE id = $1 AND state = 'live'`;
+
+/** Where the liveness of a worker is in another server: what its row says of it; null: nothing any more, and heartbeats decide. */
+export async function setEvidence(
+  session: Session,
+  worker: string,
+  evidence: { readonly name: string; readonly identity: string } | null,
+): Promise<void> {
+  await session.rows(SET_EVIDENCE, [worker, evidence?.name ?? null, evidence === null ? "" : `|${evidence.identity}`]);
+}

@@ -1,23 +1,54 @@
 // Where the server is and which store on it is meant. Nothing secret in it is ever shown.
+import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { WireAddress } from "./driver.ts";
+import type { HostPort } from "./find-primary.ts";
+
+/** The options of the Redis store. */
+export interface RedisOptions {
+  /** "server": what was acknowledged survives what the server's settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`. Default "server". */
+  readonly durability?: "server" | "fsync";
+  /** In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected. Default 0; from 0 to 10. */
+  readonly replicas?: number;
+  /** Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed. Default: a client of `@redis/client`, with the store's address. */
+  readonly client?: RedisClientLike;
+}
+
+/** What is promised beyond what the server's own settings say (durability.ts). */
+export interface RedisPromise {
+  readonly durability: "server" | "fsync";
+  /** In how many replicas a write must be before it is acknowledged. */
+  readonly replicas: number;
+  /** How long replicas may take to confirm a write. */
+  readonly confirmMs: number;
+}
 
 /** All of it is plain data: a thread can be given it. */
 export interface RedisAddress {
   readonly name: string;
   readonly wire: WireAddress;
+  readonly promise: RedisPromise;
   /** What people may see: never a password. */
   readonly shown: string;
 }
 
+const CONFIRM_MS = 5_000;
 const NAME = /^[a-z0-9][a-z0-9_-]{0,39}$/;
 
-/** The store's name is `?store=NAME` in its address, "outlive" by default: all its keys are kept together as `o:{NAME}:...`. */
-export function redisAddress(url: string): RedisAddress {
+/**
+ * The store's name is `?store=NAME` in its address, "outlive" by default: all its keys are kept together as `o:{NAME}:...`. Sentinels and nodes of
+ * a cluster are listed with commas: `redis+sentinel://user:password@one:26379,two:26379/NAME`, `redis+cluster://one:6379,two:6379`.
+ */
+export function redisAddress(url: string, options: RedisOptions = {}): RedisAddress {
   const shown = shownRedis(url);
+  const several = /^(rediss?)\+(sentinel|cluster):\/\/(?:(.*)@)?([^/?]*)(\/[^?]*)?(\?.*)?$/is.exec(url);
+  const [, scheme = "", how = "", who = "", list = "", path = "", query = ""] = several ?? [];
   let parsed: URL;
+  let nodes: readonly HostPort[];
   try {
-    parsed = new URL(url);
+    nodes = several ? list.split(",").map((text) => hostPort(text, how === "sentinel" ? 26_379 : 6_379)) : [];
+    const first = nodes[0];
+    parsed = new URL(first ? `${scheme}://${who === "" ? "" : `${who}@`}${first.host}:${first.port}${query}` : url);
   } catch {
     // The parser's error contains the whole address, so it is not passed on as the cause.
     throw new OutliveError(
@@ -28,6 +59,8 @@ export function redisAddress(url: string): RedisAddress {
     );
   }
   const name = parsed.searchParams.get("store") ?? "outlive";
+  const password = parsed.searchParams.get("sentinelPassword");
+  const primary = decodeURIComponent(path.slice(1));
   if (!NAME.test(name))
     throw new OutliveError(
       ErrorCode.optionInvalid,
@@ -35,10 +68,67 @@ export function redisAddress(url: string): RedisAddress {
       "Use at most 40 lowercase letters, digits, _ and -, the first a letter or a digit.",
       { name },
     );
+  if (how === "sentinel" && primary === "")
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `${shown} does not say which primary is meant.`,
+      "Put the name that the sentinels monitor after the hosts: redis+sentinel://one:26379,two:26379/NAME",
+      { url: shown },
+    );
   parsed.search = "";
-  return { name, wire: { url: parsed.href }, shown };
+  const { durability = defaultOf("redis.durability"), replicas = defaultOf("redis.replicas"), client } = options;
+  const wire = {
+    url: parsed.href,
+    ...(how === "sentinel" && { sentinel: { name: primary, nodes, password } }),
+    ...(how === "cluster" && { nodes }),
+    ...(client !== undefined && ofClient(client)),
+  };
+  return { name, wire, promise: { durability, replicas, confirmMs: CONFIRM_MS }, shown };
+}
+
+function hostPort(text: string, port: number): HostPort {
+  const { hostname, port: given } = new URL(`redis://${text}`);
+  return { host: hostname, port: given === "" ? port : Number(given) };
+}
+
+/** A client of one of the libraries, as far as it is looked at. Its options are used, not its connection. */
+export interface RedisClientLike {
+  readonly options?: unknown;
+  duplicate(): unknown;
+}
+
+/** The options of the user's client that are data: a thread is given them, too. */
+function ofClient(client: RedisClientLike): Pick<WireAddress, "by" | "options"> {
+  const { options, status, nodes } = client as RedisClientLike & {
+    readonly status?: unknown;
+    readonly nodes?: unknown;
+  };
+  const refused = (what: string, hint: string): OutliveError =>
+    new OutliveError(ErrorCode.optionInvalid, `redis.client ${what}.`, hint);
+  if (nodes !== undefined || typeof options !== "object" || options === null)
+    throw refused(
+      "is not a client of one server",
+      "A store is in one slot of a cluster: pass no client, and the address redis+cluster://host:6379.",
+    );
+  const plain = data(options) as Readonly<Record<string, unknown>>;
+  if (typeof plain["keyPrefix"] === "string" && plain["keyPrefix"] !== "")
+    throw refused("has a keyPrefix", "Pass a client without one, and name the store in its address: ?store=NAME.");
+  // A node-redis client has no status, and connects with one string or with what it made of it.
+  if (typeof status === "string") return { by: "ioredis", options: plain };
+  const { url: _, credentialsProvider: __, commandsQueueMaxLength: ___, ...rest } = plain;
+  return { options: rest };
+}
+
+function data(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(data);
+  if (value instanceof Uint8Array || typeof value !== "object" || value === null)
+    return typeof value === "function" ? undefined : value;
+  const kept = Object.entries(value).map(([key, member]) => [key, data(member)] as const);
+  return Object.fromEntries(kept.filter(([, member]) => member !== undefined));
 }
 
 export function shownRedis(url: string): string {
-  return String(url).replace(/^([a-z][a-z\d+.-]*:\/\/[^:@/]*):.*@/is, "$1:[redacted]@");
+  return String(url)
+    .replace(/^([a-z][a-z\d+.-]*:\/\/[^:@/]*):.*@/is, "$1:[redacted]@")
+    .replace(/(sentinelPassword=)[^&]*/i, "$1[redacted]");
 }

@@ -6,7 +6,10 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
+import { assertKeeps, Replicas } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
+import { type HostPort, movedTo } from "./find-primary.ts";
+import { Journal, type Resendable } from "./journal.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
 /** There are no earlier versions of the layout. */
@@ -22,6 +25,20 @@ export interface ConnectionDeps {
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
   /** Called when the wire is up with its subscriptions, and when it was lost. */
   readonly onConnected?: (connected: boolean) => void;
+  /** Nothing is kept at this address: one that was emptied is as good as the one before. Default false: it is refused. */
+  readonly isForgetful?: boolean;
+  /** Called when the store has lost what this process knew of, and what could be sent again was. */
+  readonly onLoss?: (loss: Loss) => void;
+}
+
+export interface Loss {
+  /** How many operations that this process knew of were missing. */
+  readonly operations: number;
+  /** How many jobs were enqueued, and how many attempts ended, a second time because they were missing. */
+  readonly jobs: number;
+  readonly ends: number;
+  /** How many calls could not be sent again. */
+  readonly failed: number;
 }
 
 /** What this process knows of the store. After a loss, nothing else says what is missing. */
@@ -40,6 +57,8 @@ interface Run {
 export const CALL_MS = 10_000;
 /** A call under another run is made again under the new one; more often than this, something else is wrong. */
 const MAX_RUNS = 8;
+/** Nodes of a cluster that name each other. */
+const MAX_HOPS = 5;
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 
@@ -56,6 +75,12 @@ export class Connection {
   readonly #channels = new Map<string, () => void>();
   readonly #unsubscribe = new Map<string, () => Promise<void>>();
   readonly #returned = new Set<() => void>();
+  readonly #journal = new Journal();
+  readonly #replicas: Replicas | null;
+  /** While this process sends again what the store has lost, all its other calls wait. */
+  #resending: Promise<void> | null = null;
+  /** The node of a cluster that has the store, as far as is known. */
+  #moved: HostPort | null = null;
   #retry: CallOff | undefined;
   #failures = 0;
   /** Which wire this is: grows whenever one was made. */
@@ -65,6 +90,7 @@ export class Connection {
     this.#deps = deps;
     this.#clock = deps.luaClock ?? SERVER_CLOCK;
     this.tag = tagOf(deps.address.name);
+    this.#replicas = deps.address.promise.replicas > 0 ? new Replicas(deps.address, this.tag) : null;
   }
 
   /** The highest operations counter and the epoch that this process knows of. */
@@ -72,10 +98,31 @@ export class Connection {
     return this.#seen;
   }
 
-  /** One script, carried out whole or not at all. */
-  async eval(name: ScriptName, args: readonly string[] = []): Promise<Reply> {
+  /**
+   * One script, carried out whole or not at all. `again`: how to send it again if the store turns out to have lost it although it was
+   * acknowledged.
+   */
+  async eval(name: ScriptName, args: readonly string[] = [], again: readonly Resendable[] = []): Promise<Reply> {
+    const { answer, ops } = await this.#carryOut(name, args);
+    if (ops === null) return answer;
+    for (const one of again) this.#journal.note(one, ops, this.#deps.clock.mono());
+    // A heartbeat is only about now.
+    if (name !== "beat") await this.#replicas?.confirmed();
+    return answer;
+  }
+
+  /** Also says which operation of the store it was; null: it has written nothing. */
+  async #carryOut(
+    name: ScriptName,
+    args: readonly string[],
+    isSentAgain = false,
+  ): Promise<{ readonly answer: Reply; readonly ops: number | null }> {
     for (let tries = 0; ; tries++) {
       const wire = await this.#connected();
+      if (this.#resending !== null && !isSentAgain) {
+        await this.#resending;
+        continue;
+      }
       const run = this.#run!;
       const { sha, text } = run.scripts(name);
       const sentAtMono = this.#deps.clock.mono();
@@ -83,6 +130,7 @@ export class Connection {
       try {
         reply = await wire.call(["EVALSHA", sha, "1", this.tag, ...args], CALL_MS);
       } catch (thrown) {
+        if (movedTo(thrown) !== null && tries <= MAX_RUNS) continue;
         if (!isNoScript(thrown) || tries > MAX_RUNS) throw thrown;
         // Never loaded in this run, or this is another one.
         if (await this.#hasMark(wire, run.token)) await wire.call(["SCRIPT", "LOAD", text], CALL_MS);
@@ -93,11 +141,33 @@ export class Connection {
       if (ok === 1) {
         this.#deps.onServerNow?.(Number(now), sentAtMono);
         this.#seen = { runs: this.#seen.runs, ops: Math.max(this.#seen.ops, Number(ops)), epoch: Number(epoch) };
-        return answer;
+        // Scripts that wrote return the number that they made, the others a text that they read.
+        return { answer, ops: typeof ops === "number" ? ops : null };
       }
+      if (ok === 2) throw underRepair();
       if (tries > MAX_RUNS) throw new Error("the server's run changed with every call");
       await this.#enter(wire);
     }
+  }
+
+  /** Before anything else of this process: whatever claims first may run a job again whose end was lost. */
+  async #sendAgain(operations: number, has: number): Promise<void> {
+    const lost = this.#journal.lost(has);
+    let [jobs, ends, failed] = [0, 0, 0];
+    for (const entry of lost) {
+      try {
+        const { answer, ops } = await this.#carryOut(entry.script, entry.args, true);
+        entry.ops = ops ?? 0;
+        const list = answer as [string, number][];
+        if (entry.script === "enqueue") jobs += list.filter(([, created]) => created === 1).length;
+        if (entry.script === "settleAgain") ends += list.filter(([is]) => is === "applied").length;
+      } catch {
+        failed++;
+      }
+    }
+    if (operations <= 0) return;
+    await this.#carryOut("noteResent", [String(operations), String(jobs), String(ends)], true).catch(() => {});
+    this.#deps.onLoss?.({ operations, jobs, ends, failed });
   }
 
   /** A plain command. Not for writes of the store's own keys. */
@@ -114,6 +184,11 @@ export class Connection {
   async identity(): Promise<string> {
     await this.#connected();
     return `${this.#storeId} ${this.#run!.token}`;
+  }
+
+  /** Learns again which store and which run this is. */
+  async enterAgain(): Promise<void> {
+    await this.#enter(await this.#connected());
   }
 
   /** Hears a channel from now on, also on later wires: with a subscription to keep, a lost wire is made again without being asked. */
@@ -139,12 +214,30 @@ export class Connection {
   async close(): Promise<void> {
     this.#closed = true;
     this.#retry?.();
+    this.#replicas?.reset();
     const wire = this.#wire;
     this.#wire = null;
     await wire?.then(
       (one) => one.close(),
       () => {},
     );
+  }
+
+  /** A server that is not, or not any more, the one that has the store ends its wire: the next call finds out where it is. */
+  #watched(wire: Wire): Wire {
+    const call = async (args: readonly string[], deadlineMs: number): Promise<Reply> => {
+      try {
+        return await wire.call(args, deadlineMs);
+      } catch (thrown) {
+        const to = movedTo(thrown);
+        if (to !== null || replyCode(thrown) === "READONLY") {
+          this.#moved = to;
+          wire.close();
+        }
+        throw thrown;
+      }
+    };
+    return { ...wire, call };
   }
 
   #connected(): Promise<Wire> {
@@ -160,18 +253,27 @@ export class Connection {
     return this.#wire;
   }
 
-  async #open(): Promise<Wire> {
-    const wire = await connect(this.#deps.address.wire);
+  async #open(hops = 0): Promise<Wire> {
+    const moved = this.#moved;
+    // If that node is gone, the address is asked again.
+    this.#moved = null;
+    const wire = this.#watched(await connect(this.#deps.address.wire, moved));
     try {
       this.#unsubscribe.clear();
       // The subscriptions come first: until they stand, other workers may consider this process dead.
       for (const channel of this.#channels.keys()) await this.#hear(wire, channel);
       await this.#enter(wire);
+      await assertKeeps(wire, this.#deps.address.promise);
+      this.#replicas?.reset();
       if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();
-      throw thrown;
+      const to = movedTo(thrown);
+      if (to === null || hops >= MAX_HOPS) throw thrown;
+      this.#moved = to;
+      return this.#open(hops + 1);
     }
+    this.#moved = moved;
     this.wires++;
     const again = this.#failures > 0;
     this.#failures = 0;
@@ -208,11 +310,13 @@ export class Connection {
   async #enter(wire: Wire): Promise<void> {
     const { random } = this.#deps;
     const call = (...args: string[]): Promise<Reply> => wire.call(args, CALL_MS);
+    /** What this process knew before it came to this server; null: nothing. */
+    const known = this.#seen.runs > 0 ? this.#seen : null;
     for (let tries = 0; tries < MAX_RUNS; tries++) {
       const fields = ["run", "id", "schema", "runs", "begun", "server"];
       const meta = (await call("HMGET", `${this.tag}meta`, ...fields)) as (string | null)[];
       const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
-      if (this.#storeId !== null && id !== this.#storeId) throw replaced(id);
+      if (this.#storeId !== null && id !== this.#storeId && !this.#deps.isForgetful) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
       if (run !== null && (await this.#hasMark(wire, run))) {
         const before = this.#seen;
@@ -221,6 +325,7 @@ export class Connection {
         this.#seen = { ...before, runs: Number(runs) };
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
         if (isLate) await this.#noteLoss(wire, before);
+        if (known !== null && known.runs !== Number(runs)) this.#compare(known, Number(runs), Number(begun));
         return;
       }
       const serverId = await serverRunId(wire);
@@ -232,7 +337,7 @@ export class Connection {
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
       const { runs: seenRuns, ops, epoch } = this.#seen;
-      const known = [
+      const facts = [
         run ?? "",
         next,
         String(seenRuns),
@@ -242,11 +347,22 @@ export class Connection {
         String(SCHEMA_VERSION),
         serverId,
       ];
-      await call("EVAL", beginText(this.#clock), "1", this.tag, ...known);
+      await call("EVAL", beginText(this.#clock), "1", this.tag, ...facts);
       // The operations of the new run are at least as many as were known before.
       if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
     }
     throw new Error("other processes begin runs of this server again and again");
+  }
+
+  /** A run has begun since this process was here last. Numbers of operations can only be compared with those of the run before. */
+  #compare(before: Seen, runs: number, begun: number): void {
+    const has = before.runs === runs - 1 ? begun : 0;
+    const operations = before.runs === runs - 1 ? before.ops - begun : 0;
+    const sending = Promise.resolve().then(() => this.#sendAgain(operations, has));
+    const done = sending.finally(() => {
+      if (this.#resending === done) this.#resending = null;
+    });
+    this.#resending = done;
   }
 
   /** Another process has begun this run, and knew less than this one. */
@@ -279,6 +395,14 @@ export function tagOf(name: string): string {
 
 function closed(): OutliveError {
   return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again.");
+}
+
+function underRepair(): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    "The Redis store is being repaired.",
+    "Nothing was written. Wait for the repair; if none runs, one was interrupted: run `outlive check --repair` again.",
+  );
 }
 
 function replaced(id: string | null): OutliveError {

@@ -2,6 +2,7 @@
 // verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects on its own, never sends a command
 // twice, and a call that was in flight when it broke is rejected.
 import type * as redisClient from "@redis/client";
+import type { HostPort } from "./find-primary.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 /** What a server replies with. */
@@ -20,19 +21,41 @@ export interface Wire {
 /** Where the server is: everything that `connect` needs, as plain data. */
 export interface WireAddress {
   readonly url: string;
+  /** Whose connections to make. Default: those of `@redis/client`. */
+  readonly by?: "ioredis";
+  /** Of the user's own client, those that are data. */
+  readonly options?: Readonly<Record<string, unknown>>;
+  /** The sentinels that know where the primary is; `url` has only what else is needed there. */
+  readonly sentinel?: { readonly name: string; readonly nodes: readonly HostPort[]; readonly password: string | null };
+  /** Nodes of a cluster: any of them knows which one has the store. */
+  readonly nodes?: readonly HostPort[];
 }
 
 /** Connecting takes no longer than this. */
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
 
-export async function connect({ url }: WireAddress): Promise<Wire> {
+/** A connection to the server of this address, wherever that is now. */
+export async function connect(address: WireAddress, moved: HostPort | null = null): Promise<Wire> {
+  const { sentinel, nodes } = address;
+  if (sentinel === undefined && nodes === undefined && moved === null) return connectTo(address);
+  const { connectToPrimary } = await import("./find-primary.ts");
+  return connectToPrimary(address, moved);
+}
+
+/** A connection to exactly this server. */
+export async function connectTo(address: WireAddress): Promise<Wire> {
+  if (address.by === "ioredis") return (await import("./ioredis.ts")).connectByIoredis(address);
   const { createClient } = await driver();
+  const { url, options = {} } = address;
   const client = createClient({
-    url,
+    ...options,
+    // What a user's own client has connected to is in its options.
+    ...(options["socket"] === undefined && { url }),
     RESP: 3,
     disableOfflineQueue: true,
     socket: {
+      ...(options["socket"] as object | undefined),
       reconnectStrategy: false,
       connectTimeout: CONNECT_MS,
       keepAlive: true,
@@ -69,7 +92,7 @@ export async function connect({ url }: WireAddress): Promise<Wire> {
 }
 
 /** A reply that does not come in time ends the wire: its order of replies can't be trusted to catch up. */
-function inTime(reply: Promise<Reply>, command: string, deadlineMs: number, lose: () => void): Promise<Reply> {
+export function inTime(reply: Promise<Reply>, command: string, deadlineMs: number, lose: () => void): Promise<Reply> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {
       reject(new NoReply(command, deadlineMs));

@@ -7,6 +7,7 @@
 import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import type { Connection } from "./connection.ts";
+import { inOurWords } from "./errors.ts";
 
 export interface LivenessDeps {
   readonly connection: Connection;
@@ -53,9 +54,13 @@ export class SubscriptionLiveness implements Liveness {
   async take(workerId: string): ReturnType<Liveness["take"]> {
     const { connection } = this.#deps;
     const channel = channelOf(connection.tag, workerId);
-    await connection.subscribe(channel, () => {});
+    await connection
+      .subscribe(channel, () => {})
+      .catch((thrown: unknown) => {
+        throw inOurWords("subscribing to the worker's channel", thrown);
+      });
     this.#own.add(channel);
-    const proves = (await this.#subscribers([channel])).get(channel)! > 0;
+    const proves = (await subscribers(connection, [channel])).get(channel)! > 0;
     return {
       // Behind a proxy that hides subscriptions nothing can be seen, and heartbeats decide.
       evidence: { name: proves ? channel : null, identity: await connection.identity() },
@@ -76,7 +81,10 @@ export class SubscriptionLiveness implements Liveness {
       lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${store} `);
     const watched = workers.filter(provable);
     if (watched.length === 0) return workers.map(() => "unknown");
-    const counts = await this.#subscribers(watched.map(({ lock }) => lock.name!));
+    const counts = await subscribers(
+      this.#deps.connection,
+      watched.map(({ lock }) => lock.name!),
+    );
     const era = `${this.#deps.connection.wires} ${run}`;
     await this.#noteEra(era, run);
     const lost = this.#missingThroughout(era, run, watched, counts);
@@ -92,7 +100,7 @@ export class SubscriptionLiveness implements Liveness {
   async clean({ lock }: WorkerRow): Promise<boolean> {
     if (lock.name === null) return true;
     if (this.#own.has(lock.name)) return false;
-    return (await this.#subscribers([lock.name])).get(lock.name) === 0;
+    return (await subscribers(this.#deps.connection, [lock.name])).get(lock.name) === 0;
   }
 
   holdMs(): number {
@@ -158,13 +166,17 @@ export class SubscriptionLiveness implements Liveness {
     this.#holdUntil = clock.mono() + Math.min(HOLD_MS, holdMs);
     onHold?.(before?.run === run ? "the connection to the store was lost" : "the store restarted", this.holdMs());
   }
+}
 
-  async #subscribers(channels: readonly string[]): Promise<ReadonlyMap<string, number>> {
-    const reply = await this.#deps.connection.command("PUBSUB", "NUMSUB", ...channels);
-    // RESP3 returns a map, RESP2 a flat list.
-    const flat = Array.isArray(reply) ? (reply as (string | number)[]) : Object.entries(reply as object).flat();
-    return new Map(channels.map((name) => [name, Number(flat[flat.indexOf(name) + 1] ?? 0)]));
-  }
+/** How many connections are subscribed to each of these channels. */
+export async function subscribers(
+  connection: Connection,
+  channels: readonly string[],
+): Promise<ReadonlyMap<string, number>> {
+  const reply = await connection.command("PUBSUB", "NUMSUB", ...channels);
+  // RESP3 returns a map, RESP2 a flat list.
+  const flat = Array.isArray(reply) ? (reply as (string | number)[]) : Object.entries(reply as object).flat();
+  return new Map(channels.map((name) => [name, Number(flat[flat.indexOf(name) + 1] ?? 0)]));
 }
 
 export function channelOf(tag: string, workerId: string): string {

@@ -11,14 +11,13 @@ import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recov
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
 import type { Store } from "../port.ts";
 import { type ServerClock, serverClock } from "../server-clock.ts";
-import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { RedisAddress } from "./address.ts";
-import { Connection, SCHEMA_VERSION } from "./connection.ts";
+import { Connection, type Loss, SCHEMA_VERSION } from "./connection.ts";
 import { openingError } from "./errors.ts";
 import { SubscriptionLiveness } from "./liveness.ts";
 import type { RedisMaintenance } from "./maintenance-thread.ts";
 import { redisStore } from "./store.ts";
-import { serverInfo } from "./upkeep.ts";
+import { openingFindings, serverInfo } from "./upkeep.ts";
 import { WakeupChannel } from "./wakeup.ts";
 
 export interface OpenRedisDeps {
@@ -50,7 +49,7 @@ export async function openRedis(deps: OpenRedisDeps, address: RedisAddress): Pro
     schemaVersion: SCHEMA_VERSION,
     private: false,
     startMaintenance: (options, host) => inThread({ address, clock, events, shared, store, wakeup }, options, host),
-    prepare: async () => NOTHING_CHECKED,
+    prepare: () => openingFindings(connection),
     removeStrays: async () => [],
     async close() {
       wakeup.close();
@@ -76,7 +75,8 @@ async function openConnection(
   events: Emitter | null,
 ): Promise<Connection> {
   const onServerNow = (now: number, sentAtMono: number): void => clock.set(now, sentAtMono);
-  const connection = new Connection({ address, random, clock, onServerNow });
+  const onLoss = (loss: Loss): void => events?.emit("store.notice", { about: "durability", text: lossText(loss) });
+  const connection = new Connection({ address, random, clock, onServerNow, onLoss });
   try {
     // The first script says what time it is there.
     await connection.eval("counts");
@@ -107,6 +107,14 @@ function assertUsable(info: ReadonlyMap<string, string>): void {
 
 function unusable(what: string, hint: string): OutliveError {
   return new OutliveError(ErrorCode.storeUnusable, what, hint);
+}
+
+function lossText({ operations, jobs, ends, failed }: Loss): string {
+  const left = failed === 0 ? "" : `, and ${failed} call(s) could not be repeated`;
+  return (
+    `The server came back ${operations} operation(s) behind what this process knew of. ` +
+    `${jobs} job(s) were enqueued and ${ends} end(s) written again${left}. Steps, progress and logs of that time are lost.`
+  );
 }
 
 /** What a power loss, or a death of the server, takes of what was acknowledged; null: nothing. */

@@ -25,7 +25,10 @@ export function operating(connection: Connection): Operating {
     },
     async signal({ job, name, payload, id }) {
       const args = [job, name, checked(payload, job), id, String(MAX_SIGNALS)];
-      const [is, state] = (await connection.eval("signal", args)) as [SignalAnswer["is"], number];
+      const [is, state] = (await connection.eval("signal", args, [{ script: "signal", args }])) as [
+        SignalAnswer["is"],
+        number,
+      ];
       return is === "ended" ? { is, state: JOB_STATES[state]! } : { is };
     },
     async setLimit({ id, limit, key }, own) {

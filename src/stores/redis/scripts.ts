@@ -7,6 +7,7 @@ import { ADMISSION } from "./lua/admission.ts";
 import * as batches from "./lua/batches.ts";
 import { BLOCKS } from "./lua/blocks.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
+import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
@@ -30,6 +31,7 @@ const PARTS = {
   leases: LEASES,
   removal: operations.REMOVAL,
   staged: staged.STAGED,
+  indexes: integrity.INDEXES,
 } as const;
 const ALL = [
   "jobs",
@@ -53,11 +55,26 @@ interface ScriptFacts {
   /** no-writes: it reads only. allow-oom: it is also carried out when memory is full, because work has to end and be removed then. */
   readonly flags: "no-writes" | "allow-oom" | "";
   readonly body: string;
+  /** It is also carried out while a repair has not come to its end: nothing else may trust the indexes then. */
+  readonly duringRepair?: boolean;
 }
 
 const reading = (body: string): ScriptFacts => ({ parts: READ, flags: "no-writes", body });
 const writing = (body: string): ScriptFacts => ({ parts: ALL, flags: "allow-oom", body });
 const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
+
+const examining = (body: string): ScriptFacts => ({
+  parts: [...READ, "indexes"],
+  flags: "no-writes",
+  body,
+  duringRepair: true,
+});
+const repairing = (body: string): ScriptFacts => ({
+  parts: [...ALL, "indexes"],
+  flags: "allow-oom",
+  body,
+  duringRepair: true,
+});
 
 const SCRIPTS = {
   declare: adding(attempts.DECLARE),
@@ -69,6 +86,7 @@ const SCRIPTS = {
   register: adding(workers.REGISTER),
   turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
   settle: writing(attempts.SETTLE),
+  settleAgain: writing(attempts.SETTLE_AGAIN),
   write: writing(attempts.WRITE),
   beat: writing(workers.BEAT),
   leave: writing(workers.LEAVE),
@@ -110,7 +128,20 @@ const SCRIPTS = {
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
-  check: reading(reads.CHECK),
+  noteResent: writing(operations.NOTE_RESENT),
+  opening: writing(operations.OPENING),
+  noteOpening: writing(operations.NOTE_OPENING),
+  check: examining(integrity.CHECK),
+  sizes: examining(integrity.SIZES),
+  checkWorkers: examining(integrity.CHECK_WORKERS),
+  extent: examining(integrity.EXTENT),
+  liveWorkers: examining(integrity.LIVE_WORKERS),
+  repairBegin: repairing(integrity.REPAIR_BEGIN),
+  repairClear: repairing(integrity.REPAIR_CLEAR),
+  repairClearPages: repairing(integrity.REPAIR_CLEAR_PAGES),
+  repairFill: repairing(integrity.REPAIR_FILL),
+  repairWorkers: repairing(integrity.REPAIR_WORKERS),
+  repairEnd: repairing(integrity.REPAIR_END),
   schedulesDue: reading(schedules.DUE),
   fireSchedules: { ...adding(schedules.FIRE), parts: ["jobs", "keys", "drafts"] },
   writeSchedule: { ...adding(schedules.WRITE), parts: ["jobs", "keys", "drafts"] },
@@ -156,9 +187,9 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
   return (name) => {
     const known = made.get(name);
     if (known) return known;
-    const { parts, flags, body } = SCRIPTS[name];
+    const { parts, flags, body, duringRepair = false }: ScriptFacts = SCRIPTS[name];
     const shebang = flags === "" ? "#!lua" : `#!lua flags=${flags}`;
-    const head = `${shebang}\nlocal RUN = '${run}'\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
+    const head = `${shebang}\nlocal RUN, REPAIRS = '${run}', ${duringRepair}\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
     const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : WRITE_TAIL}`;
     const script = { text, sha: createHash("sha1").update(text).digest("hex") };
     made.set(name, script);
@@ -214,6 +245,7 @@ if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .
 local restored = tonumber(m[6] or 0)
 if lost > 0 or gap > ${600_000} then restored = runs + 1 end
 call('HSET', T .. 'meta', 'run', A[2], 'server', A[8], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
-  'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why)
+  'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why,
+  'unopened', isNew and '' or '1', 'jobsAgain', 0, 'endsAgain', 0)
 return {1, A[2]}
 `;

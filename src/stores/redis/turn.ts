@@ -16,6 +16,7 @@ import {
 } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
+import type { Resendable } from "./journal.ts";
 import {
   assertDeclared,
   assertWritable,
@@ -102,7 +103,8 @@ export class Enqueuing {
 }
 
 async function insert(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const reply = await connection.eval("enqueue", draftsArgs(drafts));
+  const args = draftsArgs(drafts);
+  const reply = await connection.eval("enqueue", args, [{ script: "enqueue", args }]);
   assertDeclared(reply);
   return enqueuedOf(reply);
 }
@@ -129,7 +131,11 @@ async function insertStaged(connection: Connection, drafts: readonly JobDraft[])
     if (more.length === 0) throw stagedGone();
     became.push(...more);
   }
-  await connection.eval("forgetStaged", [token]);
+  // The last operation of the call: if any of it is lost, this one is.
+  const again: Resendable[] = [];
+  for (let from = 0; from < drafts.length; from += MAX_COST)
+    again.push({ script: "enqueue", args: draftsArgs(drafts.slice(from, from + MAX_COST)) });
+  await connection.eval("forgetStaged", [token], again);
   return enqueuedOf(
     became.map((text): Reply => {
       const [id, created, how] = splitInto(text, 3);
@@ -221,16 +227,19 @@ async function turnOnce(
 ): Promise<TurnAnswer> {
   const { total, kinds, suspects = NO_SUSPECTS } = room;
   const { count, together, oldestFirst } = suspects;
-  const reply = await connection.eval("turn", [
+  const ends = settlementsArgs(settlements);
+  const args = [
     worker,
-    ...settlementsArgs(settlements),
+    ...ends,
     String(total),
     String(count),
     together === null ? "" : String(together),
     oldestFirst ? "1" : "",
     String(kinds.length),
     ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
-  ]);
+  ];
+  const again = settlements.length === 0 ? [] : [{ script: "settleAgain", args: ends } as const];
+  const reply = await connection.eval("turn", args, again);
   assertDeclared(reply);
   const [settled, claims, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
     Reply[],

@@ -1,11 +1,9 @@
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, what the server promises, its integrity.
-import type { Finding, Upkeep } from "../port.ts";
+import type { Finding, Opening, Upkeep } from "../port.ts";
+import { NOTHING_CHECKED, type StoreFindings } from "../store-parts.ts";
 import { batchInconsistencies } from "./batches.ts";
 import type { Connection } from "./connection.ts";
-import type { Reply } from "./driver.ts";
-import { inputOwner, keptSteps, unchecked } from "./encoding.ts";
-
-const MAX_FINDINGS = 100;
+import { integrity, repair } from "./integrity.ts";
 
 export function upkeep(connection: Connection): Upkeep {
   return {
@@ -13,44 +11,29 @@ export function upkeep(connection: Connection): Upkeep {
     async noticeRestore() {
       return ((await connection.eval("noticeRestore")) as string) || null;
     },
-    advice: async () => adviceOf(await serverFacts(connection)),
+    async latestOpening() {
+      const text = (await connection.command("HGET", `${connection.tag}meta`, "opening")) as string | null;
+      return text === null ? null : (JSON.parse(text) as Opening);
+    },
+    async noteOpening(opening) {
+      await connection.eval("noteOpening", [JSON.stringify(opening)]);
+    },
+    advice: () => adviceOf(connection),
     integrity: () => integrity(connection),
     inconsistencies: () => batchInconsistencies(connection),
-    // What it finds can't be put right without losing something.
-    repair: () => integrity(connection),
+    repair: () => repair(connection),
   };
-}
-
-async function integrity(connection: Connection): Promise<readonly string[]> {
-  const found: string[] = [];
-  for (let page = "0"; page !== "" && found.length < MAX_FINDINGS;) {
-    const [jobs, wrong, next] = (await connection.eval("check", [page])) as unknown as [Reply[][], string[], string];
-    found.push(...wrong);
-    for (const [id, kind, input, result, steps] of jobs as unknown as [string, string, string, string, string[]][]) {
-      const broken = [
-        ...(unchecked(input, inputOwner(kind)).intact ? [] : ["input"]),
-        ...(result === "" || unchecked(result, id).intact ? [] : ["result"]),
-        ...keptSteps(id, steps)
-          .filter(({ intact }) => !intact)
-          .map(({ name }) => `step ${name}`),
-      ];
-      found.push(...broken.map((what) => `the ${what} of job ${id} does not match its checksum`));
-    }
-    page = next;
-  }
-  return found.slice(0, MAX_FINDINGS);
 }
 
 export type ServerFacts = Readonly<Record<string, string | number | boolean>>;
 
 /** What the server says about itself. A user without the right to ask it gets what the store knows alone. */
 export async function serverFacts(connection: Connection): Promise<ServerFacts> {
-  const [runs, lost] = (await connection.command("HMGET", `${connection.tag}meta`, "runs", "lost")) as (
-    | string
-    | null
-  )[];
+  const fields = ["runs", "lost", "jobsAgain", "endsAgain"];
+  const meta = (await connection.command("HMGET", `${connection.tag}meta`, ...fields)) as (string | null)[];
+  const [runs, operationsLost, jobsSentAgain, endsSentAgain] = meta.map(Number) as [number, number, number, number];
   const { epoch, ops } = connection.seen;
-  const own = { epoch, operations: ops, runs: Number(runs ?? 0), operationsLost: Number(lost ?? 0) };
+  const own = { epoch, operations: ops, runs, operationsLost, jobsSentAgain, endsSentAgain };
   const info = await serverInfo(connection);
   if (info === null) return own;
   const shown: Record<string, string | number | boolean> = {};
@@ -84,30 +67,93 @@ export async function serverInfo(connection: Connection): Promise<ReadonlyMap<st
   }
 }
 
-function adviceOf(facts: ServerFacts): readonly Finding[] {
+/** Settings that INFO does not show. Empty: this user may not ask for them. */
+async function serverSettings(connection: Connection): Promise<Readonly<Record<string, string>>> {
+  const found: Record<string, string> = {};
+  for (const name of ["appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"])
+    try {
+      const reply = await connection.command("CONFIG", "GET", name);
+      // RESP3 returns a map, RESP2 a flat list.
+      const value = Array.isArray(reply) ? reply[1] : (reply as unknown as Record<string, string>)[name];
+      if (value !== undefined) found[name] = String(value);
+    } catch {
+      // Some services have no CONFIG, and some users may not call it.
+      return {};
+    }
+  return found;
+}
+
+const FLUSHED: Readonly<Record<string, readonly [Finding["level"], string]>> = {
+  always: ["ok", "The server flushes every write before it replies: nothing that was acknowledged is lost with it."],
+  everysec: ["ok", "The server flushes once a second: a power loss takes the last one to two seconds with it."],
+  no: [
+    "warning",
+    "appendfsync is no: a power loss takes whatever the system has not flushed. Set `appendfsync everysec`.",
+  ],
+};
+
+async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
+  const facts = await serverFacts(connection);
   const found: Finding[] = [];
   const add = (level: Finding["level"], text: string): void => void found.push({ level, text });
-  if (facts["aof_enabled"] === undefined) {
+  const is = (name: string): string => String(facts[name] ?? "");
+  if (facts["aof_enabled"] === undefined)
     add("warning", "This user may not ask for INFO, so what the server keeps after a crash is not known.");
-    return found;
+  else {
+    const settings = await serverSettings(connection);
+    const version = is("valkey_version") || is("redis_version");
+    add("ok", `${is("valkey_version") === "" ? "Redis" : "Valkey"} ${version}, as ${is("role")}.`);
+    if (facts["aof_enabled"] !== "1")
+      add(
+        "warning",
+        "The server keeps no append-only file: a crash of it loses everything since the latest snapshot. Set `appendonly yes`.",
+      );
+    else if (settings["appendfsync"] === undefined)
+      add(
+        "warning",
+        "The server keeps an append-only file. This user may not call CONFIG, so when it is flushed is not known.",
+      );
+    else add(...(FLUSHED[settings["appendfsync"]] ?? FLUSHED["no"]!));
+    if (settings["no-appendfsync-on-rewrite"] === "yes")
+      add("warning", "no-appendfsync-on-rewrite is yes: while the file is rewritten nothing is flushed. Set it to no.");
+    if (is("aof_last_write_status") === "err")
+      add("error", "The server's latest write to its append-only file failed. Look at its disk and its log.");
+    if (Number(is("connected_slaves")) > 0 && settings["min-replicas-to-write"] === "0")
+      add(
+        "warning",
+        "min-replicas-to-write is 0: a primary that lost its replicas goes on, and what it accepts is gone when one of them is promoted.",
+      );
+    if (is("maxmemory_policy") !== "noeviction")
+      add("error", `maxmemory-policy is ${is("maxmemory_policy")}: the server may drop jobs. Set noeviction.`);
+    if (Number(is("evicted_keys")) > 0)
+      add("warning", `The server has dropped ${is("evicted_keys")} keys since it started, of this store or another.`);
   }
-  if (facts["aof_enabled"] === "1") add("ok", "The server keeps an append-only file.");
-  else
-    add(
-      "warning",
-      "The server keeps no append-only file: a crash of it loses everything since the latest snapshot. Set `appendonly yes`.",
-    );
-  if (facts["maxmemory_policy"] !== "noeviction" && facts["maxmemory_policy"] !== undefined)
-    add("error", `maxmemory-policy is ${String(facts["maxmemory_policy"])}: the server may drop jobs. Set noeviction.`);
-  if (Number(facts["evicted_keys"] ?? 0) > 0)
-    add(
-      "warning",
-      `The server has dropped ${String(facts["evicted_keys"])} keys since it started, of this store or another.`,
-    );
   if (Number(facts["operationsLost"]) > 0)
     add(
       "warning",
-      `When the server started last, ${String(facts["operationsLost"])} operation(s) were missing that processes knew of.`,
+      `When the server started last, ${is("operationsLost")} operation(s) were missing that processes knew of; ` +
+        `${is("jobsSentAgain")} job(s) were enqueued and ${is("endsSentAgain")} end(s) written again.`,
     );
   return found;
+}
+
+/** What an open has to report about the server, by the first process that opens the store in its run. */
+export async function openingFindings(connection: Connection): Promise<StoreFindings> {
+  const [at, run, lost, jobs, ends] = (await connection.eval("opening")) as string[];
+  if (at === undefined) return NOTHING_CHECKED;
+  const when = new Date(Number(at)).toISOString();
+  const lines = [
+    `The server started again, or another one took over, at ${when}: run ${run} of this store.`,
+    lost === "0"
+      ? "No process that has come back knew of anything that is missing."
+      : `It came back ${lost} operation(s) behind what processes knew of: ${jobs} job(s) were enqueued and ${ends} end(s) written again so far.`,
+    "What a process was told that died in the meantime is not known.",
+  ];
+  const facts = {
+    run: Number(run),
+    operationsLost: Number(lost),
+    jobsSentAgain: Number(jobs),
+    endsSentAgain: Number(ends),
+  };
+  return { ...NOTHING_CHECKED, notice: { lines, facts } };
 }

@@ -64,6 +64,21 @@ D.enqueue(followed, nil)
 
 export const SETTLE = `${SETTLEMENTS} return settled`;
 
+/**
+ * Ends that were acknowledged, and that the store has lost: it went back to a state in which these attempts ran. They count although their worker is
+ * of a former run, because no other attempt has begun since: the record still has their fence.
+ */
+export const SETTLE_AGAIN = /* lua */ `
+function L.owned(lease)
+  local j = J.get(lease.row)
+  if not j or j.id ~= lease.id or j.state ~= RUNNING or j.fence ~= lease.fence or j.epoch ~= lease.epoch then return nil end
+  local w = W.find(lease.worker)
+  return w and w.n == j.worker and j or nil
+end
+${SETTLEMENTS}
+return settled
+`;
+
 /** Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row, of all kinds within their rooms. */
 export const TURN = /* lua */ `
 local id = arg()

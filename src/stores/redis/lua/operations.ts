@@ -209,3 +209,28 @@ local lost = math.max(ops - begun, tonumber(call('HGET', T .. 'meta', 'lost') or
 call('HSET', T .. 'meta', 'lost', int(lost), 'restored', int(RUNS), 'why', 'the server started again or another one took over, and ' .. int(lost) .. ' operation(s) that a process knew of are missing')
 return int(lost)
 `;
+
+/** What a survivor found missing and sent again. The most that any process knew of is what is missing; what each sent adds up. */
+export const NOTE_RESENT = /* lua */ `
+wrote = true
+local operations, jobs, ends = num(), num(), num()
+if operations > tonumber(call('HGET', T .. 'meta', 'lost') or 0) then call('HSET', T .. 'meta', 'lost', int(operations)) end
+call('HINCRBY', T .. 'meta', 'jobsAgain', jobs)
+call('HINCRBY', T .. 'meta', 'endsAgain', ends)
+return 1
+`;
+
+/** What an open should report about the run of the server; once. */
+export const OPENING = /* lua */ `
+local v = call('HMGET', T .. 'meta', 'unopened', 'begunAt', 'runs', 'lost', 'jobsAgain', 'endsAgain', 'why')
+if v[1] ~= '1' then return {} end
+wrote = true
+call('HSET', T .. 'meta', 'unopened', '')
+return {v[2], v[3], v[4] or '0', v[5] or '0', v[6] or '0', v[7] or ''}
+`;
+
+export const NOTE_OPENING = /* lua */ `
+wrote = true
+call('HSET', T .. 'meta', 'opening', arg())
+return 1
+`;

@@ -187,32 +187,3 @@ for _, id in ipairs(newest) do
 end
 return list
 `;
-
-/** A piece of the store: every job of some pages with its texts, and what its indexes lack. */
-export const CHECK = /* lua */ `
-local p = num()
-local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
-local list, wrong = {}, {}
-local function missing(j, what) wrong[#wrong + 1] = 'job ' .. j.id .. ' is missing in ' .. what end
--- 128 jobs: with 1,024 it took 64 ms.
-local stop = p + 2
-while p < stop and p * 64 <= lastRow do
-  local flat = call('HGETALL', T .. 'j:' .. int(p))
-  for i = 1, #flat, 2 do
-    local j = parse(p * 64 + tonumber(flat[i]), flat[i + 1])
-    local row, kind, lane = int(j.row), int(j.kind), j.d.ln
-    if call('HGET', idKey(j.id), j.id) ~= row then missing(j, 'the index of ids') end
-    if j.state == QUEUED then
-      local key = lane == 'h' and K.queueOf(j) or T .. (lane or 'r') .. ':' .. kind
-      if not call('ZSCORE', key, row) then missing(j, key) end
-    elseif j.state == RUNNING then
-      if call('SISMEMBER', T .. 'held:' .. int(j.worker), row) == 0 then missing(j, 'what its worker holds') end
-    end
-    if j.d.dk and j.state < SUCCEEDED and call('HGET', T .. 'dk:' .. kind, j.d.dk) ~= row then missing(j, 'the dedupe keys') end
-    list[#list + 1] = {j.id, kindOf(j.kind).name, call('HGET', T .. 'i:' .. int(p), slot(j.row)) or '', call('HGET', T .. 'o:' .. int(p), slot(j.row)) or '',
-      j.d.st and call('HGETALL', T .. 's:' .. row) or {}, j.state}
-  end
-  p = p + 1
-end
-return {list, wrong, p * 64 > lastRow and '' or int(p)}
-`;

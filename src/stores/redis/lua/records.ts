@@ -4,7 +4,7 @@
 //
 // Nothing is rolled back. So a script reads and checks everything first, changes records in memory, and writes them at its end (`J.flush`).
 
-/** `RUN`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
+/** `RUN`, `REPAIRS`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
 export const BASE = /* lua */ `
 local T, A, at = KEYS[1], ARGV, 1
 local call, floor, fmt, sub, concat = redis.call, math.floor, string.format, string.sub, table.concat
@@ -15,8 +15,9 @@ local function arg() at = at + 1 return A[at - 1] end
 local function num() return tonumber(arg()) end
 local function opt() local v = arg() if v == '' then return nil end return v end
 local function optnum() return tonumber(opt() or nil) end
-local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored')
+local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored', 'repair')
 if META[1] ~= RUN then return {0, META[1] or ''} end
+if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false

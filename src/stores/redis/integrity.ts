@@ -1,0 +1,196 @@
+// The check of a whole store, and the repair of its indexes. A job's own record is the truth: everything else follows from the records, so the
+// repair removes all of it and builds it again, a piece at a time. Meanwhile, and after a repair that was interrupted, every other call is refused.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { NO_COUNTERS } from "../../job/job.ts";
+import { release } from "../../job/transitions.ts";
+import { systemClock, systemRandom } from "../../platform/clock.ts";
+import type { StoreDoctor } from "../store-parts.ts";
+import type { RedisAddress } from "./address.ts";
+import { Connection } from "./connection.ts";
+import type { Reply } from "./driver.ts";
+import { changeArgs, inputOwner, keptSteps, unchecked } from "./encoding.ts";
+import { inOurWords, openingError } from "./errors.ts";
+import { channelOf, subscribers } from "./liveness.ts";
+
+const MAX_FINDINGS = 100;
+/** Names in one call: about 1 ms of the server. */
+const NAMES = 1_000;
+/** A store that is written to meanwhile is walked again: sizes that were read at different moments prove nothing. */
+const MAX_WALKS = 3;
+
+/** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
+const OF_KIND = ["zr:", "zz:", "zu:", "zv:", "shk:", "srun:", "st3:", "st4:", "st5:", "hdk:"] as const;
+const OF_WORKER = ["sheld:", "scc:"] as const;
+const OF_STORE = ["zk", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
+
+/** What is wrong, at most 100 findings. While others write, entries that are too many are not found. */
+export async function integrity(connection: Connection): Promise<readonly string[]> {
+  for (let walks = 1; ; walks++) {
+    const before = await operations(connection);
+    const sums = new Map<string, number>((await namedIndexes(connection)).map((name) => [name, 0]));
+    const workers = await checkWorkers(connection);
+    const found = [...(await checkJobs(connection, sums)), ...workers.missing];
+    if (found.length >= MAX_FINDINGS) return found.slice(0, MAX_FINDINGS);
+    const wrong = [...workers.tooMany, ...(await checkSizes(connection, sums))];
+    if (wrong.length === 0) return found;
+    if ((await operations(connection)) === before) return [...found, ...wrong].slice(0, MAX_FINDINGS);
+    if (walks === MAX_WALKS) return found;
+  }
+}
+
+async function operations(connection: Connection): Promise<Reply> {
+  return connection.command("HGET", `${connection.tag}meta`, "ops");
+}
+
+/** Each with its type in front. */
+async function namedIndexes(connection: Connection): Promise<string[]> {
+  const [kinds, workers] = ((await connection.eval("extent")) as string[]).map(Number) as [number, number];
+  const names = (of: readonly string[], count: number): string[] =>
+    Array.from({ length: count }, (_, at) =>
+      of.map((name) => `${name[0]}${connection.tag}${name.slice(1)}${at + 1}`),
+    ).flat();
+  return [...names(OF_KIND, kinds), ...names(OF_WORKER, workers)];
+}
+
+async function checkJobs(connection: Connection, sums: Map<string, number>): Promise<readonly string[]> {
+  const found: string[] = [];
+  for (let page = "0"; page !== "" && found.length < MAX_FINDINGS;) {
+    const [jobs, wrong, next, flat] = (await connection.eval("check", [page])) as unknown as [
+      [string, string, string, string, string[]][],
+      string[],
+      string,
+      (string | number)[],
+    ];
+    found.push(...wrong);
+    for (let at = 0; at < flat.length; at += 2)
+      sums.set(String(flat[at]), (sums.get(String(flat[at])) ?? 0) + Number(flat[at + 1]));
+    for (const [id, kind, input, result, steps] of jobs) {
+      const broken = [
+        ...(unchecked(input, inputOwner(kind)).intact ? [] : ["input"]),
+        ...(result === "" || unchecked(result, id).intact ? [] : ["result"]),
+        ...keptSteps(id, steps)
+          .filter(({ intact }) => !intact)
+          .map(({ name }) => `step ${name}`),
+      ];
+      found.push(...broken.map((what) => `the ${what} of job ${id} does not match its checksum`));
+    }
+    page = next;
+  }
+  return found;
+}
+
+async function checkWorkers(
+  connection: Connection,
+): Promise<{ readonly missing: readonly string[]; readonly tooMany: readonly string[] }> {
+  const missing: string[] = [];
+  let count = 0;
+  for (let from = "1"; ;) {
+    const reply = (await connection.eval("checkWorkers", [from])) as unknown as [string[], string, ...number[]];
+    const [wrong, next, some, ...sizes] = reply;
+    missing.push(...wrong);
+    count += some!;
+    from = next;
+    if (next !== "") continue;
+    const text = `the indexes of workers have ${sizes.join(", ")} entries, and there are ${count} workers`;
+    return { missing, tooMany: sizes.some((size) => size !== count) ? [text] : [] };
+  }
+}
+
+async function checkSizes(connection: Connection, sums: ReadonlyMap<string, number>): Promise<readonly string[]> {
+  const found: string[] = [];
+  const all = [...sums];
+  for (let at = 0; at < all.length && found.length < MAX_FINDINGS; at += NAMES) {
+    const piece = all.slice(at, at + NAMES);
+    const args = piece.flatMap(([name, size]) => [name, String(size)]);
+    found.push(...((await connection.eval("sizes", [String(piece.length), ...args])) as string[]));
+  }
+  return found;
+}
+
+/** Builds all indexes again, and returns what is still wrong: records, inputs, results and steps that are damaged themselves. */
+export async function repair(connection: Connection): Promise<readonly string[]> {
+  await connection.eval("repairBegin");
+  const { tag } = connection;
+  const names = [...(await namedIndexes(connection)).map((name) => name.slice(1)), ...OF_STORE.map((of) => tag + of)];
+  for (let at = 0; at < names.length; at += NAMES) {
+    const piece = names.slice(at, at + NAMES);
+    await connection.eval("repairClear", [String(piece.length), ...piece]);
+  }
+  await inPieces(connection, "repairClearPages", "0");
+  await inPieces(connection, "repairWorkers", "1");
+  await inPieces(connection, "repairFill", "0", changeArgs(RELEASE, ""));
+  await connection.eval("repairEnd");
+  return integrity(connection);
+}
+
+const RELEASE = release(
+  { id: "", state: "running", counters: NO_COUNTERS },
+  "its worker has no row, and no recovery would find it",
+);
+
+async function inPieces(
+  connection: Connection,
+  script: "repairClearPages" | "repairWorkers" | "repairFill",
+  first: string,
+  more: readonly string[] = [],
+): Promise<void> {
+  for (let from = first; from !== ""; from = (await connection.eval(script, [from, ...more])) as string);
+}
+
+/** For `outlive check`: on a connection of its own, also when an interrupted repair keeps the store from being opened. */
+export function redisDoctor(address: RedisAddress): StoreDoctor {
+  const connected = async <T>(doing: string, use: (connection: Connection) => Promise<T>): Promise<T> => {
+    const connection = new Connection({ address, random: systemRandom, clock: systemClock });
+    try {
+      await connection.identity().catch((thrown: unknown) => {
+        throw openingError(address.shown, thrown);
+      });
+      return await use(connection);
+    } catch (thrown) {
+      throw inOurWords(doing, thrown);
+    } finally {
+      await connection.close();
+    }
+  };
+  return {
+    check: () =>
+      connected("checking the integrity", async (connection) => {
+        const startedMono = systemClock.mono();
+        const interrupted = (await connection.command("HGET", `${connection.tag}meta`, "repair")) !== null;
+        const findings = [
+          ...(interrupted ? ["a repair was interrupted, and every other call is refused until one has ended"] : []),
+          ...(await integrity(connection)),
+        ];
+        const tookMs = Math.round(systemClock.mono() - startedMono);
+        return { verdict: findings.length === 0 ? "PASSED" : "FAILED", depth: "full", findings, tookMs };
+      }),
+    repair: ({ onStep }) =>
+      connected("repairing it", async (connection) => {
+        await assertNobodyWorks(connection);
+        const findings = await repair(connection);
+        const detail = "all indexes were built again from the records of the jobs";
+        const step = { step: "reindex", ok: findings.length === 0, detail } as const;
+        onStep?.(step);
+        return { steps: [step], sound: findings.length === 0, findings, salvage: null };
+      }),
+  };
+}
+
+/** The indexes of workers may be damaged, too, so their rows are read by their numbers. */
+async function assertNobodyWorks(connection: Connection): Promise<void> {
+  for (let from = "1"; from !== "";) {
+    const [next, live] = (await connection.eval("liveWorkers", [from])) as [string, string[]];
+    from = next;
+    if (live.length === 0) continue;
+    const channels = live.map((id) => channelOf(connection.tag, id));
+    const counts = await subscribers(connection, channels);
+    const [alive] = live.filter((_, at) => counts.get(channels[at]!)! > 0);
+    if (alive !== undefined)
+      throw new OutliveError(
+        ErrorCode.storeBusy,
+        `Worker ${alive} is alive, and no worker may run while the store is repaired.`,
+        "Nothing was changed. Stop all workers, then run it again.",
+        { worker: alive },
+      );
+  }
+}

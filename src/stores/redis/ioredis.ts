@@ -1,0 +1,90 @@
+// A wire by ioredis or iovalkey, for programs that have one of them. Both speak RESP2, in which a connection that is subscribed takes no commands: a wire
+// is two connections of theirs, and is lost with either. What they do by themselves is switched off: sending commands again that were in flight,
+// reconnecting, subscribing again, and keeping commands until there is a connection.
+import type { Redis } from "ioredis";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { inTime, type Reply, type Wire, type WireAddress } from "./driver.ts";
+
+const CONNECT_MS = 5_000;
+const KEEP_ALIVE_MS = 5_000;
+
+export async function connectByIoredis({ url, options = {} }: WireAddress): Promise<Wire> {
+  const { Redis: Client } = await driver();
+  const settings = {
+    ...options,
+    lazyConnect: true,
+    retryStrategy: () => null,
+    reconnectOnError: null,
+    maxRetriesPerRequest: 0,
+    enableOfflineQueue: false,
+    enableReadyCheck: false,
+    autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
+    enableAutoPipelining: false,
+    connectTimeout: CONNECT_MS,
+    keepAlive: KEEP_ALIVE_MS,
+  };
+  const made: Redis[] = [];
+  const lost = new Set<() => void>();
+  let isLost = false;
+  const lose = (): void => {
+    if (isLost) return;
+    isLost = true;
+    for (const client of made) client.disconnect();
+    for (const listener of lost) listener();
+  };
+  const another = async (): Promise<Redis> => {
+    // Without options of the user's client the address says everything.
+    const client = Object.keys(options).length > 0 ? new Client(settings) : new Client(url, settings);
+    made.push(client);
+    client.on("error", lose);
+    client.on("end", lose);
+    try {
+      await client.connect();
+    } catch (thrown) {
+      lose();
+      throw thrown;
+    }
+    return client;
+  };
+  const client = await another();
+  const heard = new Map<string, () => void>();
+  let subscribing: Promise<Redis> | undefined;
+  const subscriber = (): Promise<Redis> => {
+    subscribing ??= another().then((one) => one.on("message", (channel: string) => heard.get(channel)?.()));
+    return subscribing;
+  };
+  return {
+    call: ([command, ...args], deadlineMs) =>
+      inTime(client.call(command!, ...args) as Promise<Reply>, command!, deadlineMs, lose),
+    async subscribe(channel, listener) {
+      const one = await subscriber();
+      heard.set(channel, listener);
+      await one.subscribe(channel);
+      return async () => {
+        heard.delete(channel);
+        if (!isLost) await one.unsubscribe(channel);
+      };
+    },
+    onLost(listener) {
+      if (isLost) listener();
+      else lost.add(listener);
+    },
+    close: lose,
+  };
+}
+
+/** Either of them: what they are given, and what is called, is the same. */
+async function driver(): Promise<{ readonly Redis: typeof Redis }> {
+  for (const load of [() => import("ioredis"), () => import("iovalkey")])
+    try {
+      return (await load()) as unknown as { readonly Redis: typeof Redis };
+    } catch (thrown) {
+      if ((thrown as { code?: unknown }).code !== "ERR_MODULE_NOT_FOUND") throw thrown;
+    }
+  throw new OutliveError(
+    ErrorCode.driverMissing,
+    "`redis.client` is a client of ioredis or iovalkey, and neither package can be loaded.",
+    "Run `npm install ioredis` in this program, or leave `redis.client` out and run `npm install @redis/client`.",
+  );
+}

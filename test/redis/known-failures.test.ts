@@ -1,0 +1,246 @@
+// What users of other queues on Redis have reported, as tests of this store. The numbers are those of our collection (docs/requirements.md lists where each is held);
+// those that need a server of another kind, or a kill, are in the other files of this folder.
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
+import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import { decideCrash } from "../../src/recovery/recover.ts";
+import type { Store } from "../../src/stores/port.ts";
+import { redisAddress } from "../../src/stores/redis/address.ts";
+import { Connection } from "../../src/stores/redis/connection.ts";
+import { connect, type Reply } from "../../src/stores/redis/driver.ts";
+import { SERVER_CLOCK } from "../../src/stores/redis/scripts.ts";
+import { redisStore } from "../../src/stores/redis/store.ts";
+import {
+  draft,
+  idsOf,
+  kind,
+  names,
+  recoverOnce,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
+import { kinds } from "../support/jobs.ts";
+import { untilTrue } from "../support/processes.ts";
+import { freshName, ownRedis, type RedisServer } from "../support/redis.ts";
+import { RedisPlace } from "./place.ts";
+
+interface Opened {
+  readonly store: Store;
+  readonly connection: Connection;
+}
+
+function storeOn(t: TestContext, url: string, luaClock?: string): Opened {
+  const given = luaClock === undefined ? {} : { luaClock };
+  const address = redisAddress(url);
+  const connection = new Connection({ address, random: systemRandom, clock: systemClock, ...given });
+  const store = redisStore({ connection, clock: systemClock, wakeups: null });
+  t.after(() => store.close());
+  return { store, connection };
+}
+
+async function freshStore(t: TestContext): Promise<Opened & { readonly url: string }> {
+  const { url: server, name } = await freshName(t);
+  const url = `${server}?store=${name}`;
+  return { ...storeOn(t, url), url };
+}
+
+async function callsOn(t: TestContext, server: RedisServer): Promise<(...args: string[]) => Promise<Reply>> {
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  return (...args) => wire.call(args, 20_000);
+}
+
+test("R2: a server that became a replica is named as such, nothing is written, and it is used again when it is the primary", async (t) => {
+  const server = await ownRedis(t);
+  const { store } = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const call = await callsOn(t, server);
+  await call("REPLICAOF", "127.0.0.1", "1");
+  await assert.rejects(store.enqueue([draft("a")]), { code: ErrorCode.storeReadOnly });
+  await call("REPLICAOF", "NO", "ONE");
+  assert.deepEqual(await store.enqueue([draft("a")]), [{ id: "a", created: true }]);
+});
+
+test("R5: a removal, a cancel of a family and a list take a bounded piece in one script, however much there is", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue([draft("parent")]);
+  const [parent] = (await store.turn("w", [], roomFor(1))).claimed;
+  const drafts = names("c", 600).map((id) => draft({ id, delayMs: 9e8 }));
+  await store.write([{ lease: parent!.lease, write: { type: "enqueue", drafts } }]);
+  await store.operate.cancel("parent", "test", { children: true });
+  const cancelled = async (): Promise<number> => (await store.inspect.counts())[0]!.cancelled;
+  await store.turn("w", [], roomFor(0));
+  assert.equal(await cancelled(), 250, "a turn cancels a piece");
+  await store.turn("w", [SETTLE.endCancelled(parent!)], roomFor(0));
+  await store.turn("w", [], roomFor(0));
+  assert.equal(await cancelled(), 601);
+  const purge = { finishedOlderThanMs: 0, incidentsOlderThanMs: 0, limit: 100 };
+  const purged = await untilTrue(
+    () => store.purge(purge),
+    ({ jobs }) => jobs > 0,
+    "something is old enough",
+  );
+  assert.deepEqual(purged, { jobs: 100, incidents: 0, more: true });
+  // A page of the list reads at most 160 pages of 64 rows in one call.
+  await connection.command("HSET", `${connection.tag}meta`, "row", String(64 * 1_000));
+  const [, stopped] = (await connection.eval("list", ["9007199254740991", "10", "5", "", "", "", "", ""])) as string[];
+  assert.equal(stopped, String((1_000 - 159) * 64));
+});
+
+test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {
+  const server = await ownRedis(t, { settings: { "busy-reply-threshold": "50" } });
+  const { store } = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const call = await callsOn(t, server);
+  const other = await callsOn(t, server);
+  const blocking = assert.rejects(call("EVAL", "while true do end", "0"), /killed|Script/i);
+  await untilTrue(
+    () => other("PING").catch((thrown: unknown) => String(thrown)),
+    (reply) => /BUSY/.test(String(reply)),
+    "the server is busy",
+  );
+  await assert.rejects(store.enqueue([draft("a")]), { code: ErrorCode.storeBusy });
+  await other("SCRIPT", "KILL");
+  await blocking;
+  assert.deepEqual(await store.enqueue([draft("a")]), [{ id: "a", created: true }]);
+});
+
+test("R7: more jobs than Lua's stack has room for are enqueued, held, recovered and settled in one call each", async (t) => {
+  const { store } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  const COUNT = 8_100;
+  const enqueued = await store.enqueue(names("j", COUNT).map((id) => draft(id)));
+  assert.equal(enqueued.filter(({ created }) => created).length, COUNT);
+  const { claimed } = await store.turn("w", [], roomFor(COUNT));
+  assert.equal(claimed.length, COUNT);
+  const [row] = await store.workers({});
+  assert.equal(row!.heldCount, COUNT);
+  const recovery = { id: "r", startedAt: 1, by: "test", integrity: "NOT_CHECKED", summary: null };
+  const death = { how: "gone", lastSeenAliveAt: null, detectedAt: 1, evidence: null } as const;
+  const request = { worker: row!, death, recovery, incident: "i", limit: COUNT, decide: decideCrash };
+  assert.equal((await recoverOnce(store, request)).jobs.length, COUNT);
+  await store.register(workerRecord("v"));
+  const again = await store.turn("v", [], roomFor(COUNT));
+  assert.equal(again.claimed.length, COUNT);
+  const { settled } = await store.turn(
+    "v",
+    again.claimed.map((job) => SETTLE.succeed(job)),
+    roomFor(0),
+  );
+  assert.ok(settled.every(({ is }) => is === "applied"));
+});
+
+test("R8: rows beyond 300,000,000, and times in ms, are kept as whole numbers", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await connection.command("HSET", `${connection.tag}meta`, "row", "299999998", "low", "4687499");
+  await store.register(workerRecord("w"));
+  await store.enqueue(["a", "b", "c"].map((id) => draft(id)));
+  const { claimed } = await store.turn("w", [], roomFor(9));
+  assert.deepEqual(
+    claimed.map(({ lease }) => [lease.jobId, lease.row]),
+    [
+      ["a", 299_999_999],
+      ["b", 300_000_000],
+      ["c", 300_000_001],
+    ],
+  );
+  assert.ok(claimed[0]!.lease.epoch > 1_700_000_000_000);
+  await store.turn("w", [SETTLE.fail(claimed[1]!)], roomFor(0));
+  const keys = (await connection.command("KEYS", `${connection.tag.replace(/[{}]/g, "?")}*`)) as string[];
+  assert.deepEqual(
+    keys.filter((key) => /e\+/.test(key)),
+    [],
+  );
+  assert.ok(keys.includes(`${connection.tag}d:300000000`), "its own record");
+  assert.deepEqual(await store.upkeep.integrity(), []);
+});
+
+test("R12 R14 R16: a user without channels is refused with the rights that are missing, and one without INFO, SCAN, blocking commands and functions works", async (t) => {
+  const everything = "+@all -@dangerous -@admin";
+  const server = await ownRedis(t, {
+    acl: [
+      "user default on nopass +@all ~* &*",
+      `user deaf on >secret ${everything} ~o:* resetchannels`,
+      `user app on >secret ${everything} -@blocking -scan -sscan -hscan -zscan -function -fcall -fcall_ro ~o:* &o:*`,
+    ],
+  });
+  await assert.rejects(
+    new RedisPlace(t, server.url("deaf", "secret")).engine().then((engine) => engine.start()),
+    (thrown: OutliveError) => {
+      assert.equal(thrown.code, ErrorCode.storeUnusable);
+      assert.match(thrown.message, /&o:\*/);
+      return true;
+    },
+  );
+  const place = new RedisPlace(t, server.url("app", "secret"));
+  const engine = await place.engine();
+  const child = place.child();
+  await child.untilFact("working");
+  const { id } = await engine.enqueue(kinds.slow, { ms: 600_000 });
+  await child.untilFact("started", { id });
+  const call = await callsOn(t, server);
+  // R14: two connections for a worker's process, whatever the number of its kinds, and one for a program that enqueues.
+  assert.equal(String(await call("CLIENT", "LIST")).match(/user=app/g)!.length, 3);
+  child.kill();
+  const second = place.child();
+  await second.untilFact("started", { id, attempt: 2 });
+  await engine.cancel(id);
+  assert.deepEqual(await engine.operator.integrity().then(({ findings }) => findings), []);
+  await call("ACL", "LOG", "RESET");
+});
+
+test("R17: two versions of the scripts work side by side on one store", async (t) => {
+  const { store, url } = await freshStore(t);
+  const { store: newer } = storeOn(t, url, `${SERVER_CLOCK} -- of another version`);
+  await store.declare([kind("mail")]);
+  for (const [one, id] of [
+    [store, "old"],
+    [newer, "new"],
+  ] as const) {
+    await one.register(workerRecord(id));
+    await one.enqueue([draft(`${id}-1`), draft(`${id}-2`)]);
+  }
+  const epochs = new Set<number>();
+  for (const [one, id] of [
+    [store, "old"],
+    [newer, "new"],
+    [store, "old"],
+    [newer, "new"],
+  ] as const) {
+    const { claimed, live } = await one.turn(id, [], roomFor(1));
+    assert.equal(live, true);
+    assert.equal(idsOf(claimed).length, 1);
+    epochs.add(claimed[0]!.lease.epoch);
+  }
+  assert.equal(epochs.size, 1, "neither begins a run of its own");
+});
+
+test("R19: a server that neither replies nor closes its connections fails a call at its deadline, and the connection is not used again", async (t) => {
+  const server = await ownRedis(t);
+  const wire = await connect({ url: server.url() });
+  const lost = new Promise<void>((resolve) => wire.onLost(resolve));
+  server.freeze();
+  await assert.rejects(wire.call(["PING"], 100), { code: "NO_REPLY" });
+  await lost;
+  server.thaw();
+  await assert.rejects(wire.call(["PING"], 5_000));
+});
+
+test("R20: every key and channel of a store is in one slot", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue([draft({ id: "a", dedupeKey: "k" }), draft({ id: "b", delayMs: 9e8 })]);
+  const { claimed } = await store.turn("w", [], roomFor(1));
+  await store.turn("w", [SETTLE.fail(claimed[0]!, 1)], roomFor(0));
+  const keys = (await connection.command("KEYS", "*")) as string[];
+  const own = keys.filter((key) => key.includes(connection.tag.slice(2, -1)));
+  assert.ok(own.length > 10);
+  assert.ok(own.every((key) => key.startsWith(connection.tag) && !key.slice(connection.tag.length).includes("{")));
+});
