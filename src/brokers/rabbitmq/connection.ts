@@ -42,18 +42,37 @@ export async function connect({ url, shown, heartbeatSeconds }: Address, what: s
   let why = "the connection was closed";
   model.on("error", (error: Error) => (why = error.message));
   model.on("close", () => end(why));
+  let isDestroyed = false;
   return {
     model,
     ended,
     destroy() {
       end(why);
-      // A broker that does not answer does not answer the request to close either.
-      const { stream } = model.connection as unknown as { stream?: { destroy(): void } };
-      void Promise.race([model.close(), after(1_000)])
-        .catch(() => {})
-        .finally(() => stream?.destroy());
+      // Closing closes the channels, whose ends ask for it again: a second request to close would end the first one half-way.
+      if (isDestroyed) return;
+      isDestroyed = true;
+      // A broker that does not answer does not answer the request to close either. Then the timers of the heartbeat are left, and would hold the process.
+      const { stream, heartbeater } = model.connection as unknown as Internals;
+      void Promise.race([closing(model), after(1_000)]).finally(() => {
+        heartbeater?.clear();
+        stream?.destroy();
+      });
     },
   };
+}
+
+/** What amqplib keeps of a connection, beyond its types. */
+interface Internals {
+  readonly stream?: { destroy(): void };
+  readonly heartbeater?: { clear(): void };
+}
+
+async function closing(model: ChannelModel): Promise<void> {
+  try {
+    await model.close();
+  } catch {
+    // It has ended.
+  }
 }
 
 /** A channel of a connection. One that ends with an error ends nothing else, and says so to `onEnd`. */
