@@ -5,7 +5,8 @@ import type { AnyBatch } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
-import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { RequestWorker } from "../requests/request-worker.ts";
+import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
@@ -52,7 +53,7 @@ export interface Wiring {
   /** Values of secrets. Omitted: there are none. */
   readonly secrets?: SecretSource;
   /** In place of the network, for tests. Omitted: the network. */
-  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
+  readonly wire?: { readonly wire?: Wire; readonly dnsServers?: readonly string[] };
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Where output files go. Omitted or null: nowhere. */

@@ -25,7 +25,7 @@ import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";
-import type { Wire } from "../requests/request-worker.ts";
+import type { Wire } from "../requests/wire.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";

@@ -26,7 +26,8 @@ import { nextHop, type Hop } from "./redirects.ts";
 import { render, shownUrl } from "./rendered.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets, type SecretSource } from "./secrets.ts";
-import { type Answer, type NoAnswer, Sender, type Sending, type SendOptions } from "./sender.ts";
+import { Sender } from "./sender.ts";
+import type { Answer, NoAnswer, SendOptions, Wire } from "./wire.ts";
 
 const MAX_SHOWN_BODY = 4_096;
 /** How long a request waits whose store failed. */
@@ -48,9 +49,6 @@ export interface RequestWorkerDeps {
   /** Name servers instead of the system's. Omitted: the system's. */
   readonly dnsServers?: readonly string[];
 }
-
-/** What stands between a request and the network. */
-export type Wire = (hop: Hop, options: SendOptions, deadlineMono: number) => Pick<Sending, "ended" | "abort">;
 
 /** How a sending ended, with all hops that it took. */
 interface Ended {
