@@ -4,6 +4,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { takes } from "../src/engine/option-checks.ts";
 import {
   BATCH_OPTIONS,
+  COLLECTION_OPTIONS,
   KIND_OPTIONS,
   PROGRAM_OPTIONS,
   REQUEST_OPTIONS,
@@ -26,6 +27,7 @@ const INTERFACES: readonly { readonly file: string; readonly name: string; reado
   { file: "src/engine/batch.ts", name: "BatchOptions", prefix: "", rows: BATCH_OPTIONS },
   { file: "src/engine/request.ts", name: "RequestOptions", prefix: "", rows: REQUEST_OPTIONS },
   { file: "src/engine/request.ts", name: "RequestRetryOptions", prefix: "retry.", rows: REQUEST_OPTIONS },
+  { file: "src/engine/collection.ts", name: "CollectionOptions", prefix: "", rows: COLLECTION_OPTIONS },
   { file: "src/engine/options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
   { file: "src/engine/options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
   { file: "src/stores/postgres/address.ts", name: "PostgresOptions", prefix: "postgres.", rows: ENGINE_OPTIONS },

@@ -36,6 +36,7 @@ const peerFiles: Readonly<Record<string, string>> = {
   "@azure/storage-blob": "src/blobs/azure.ts",
   "csv-parse": "src/files/csv.ts",
   undici: "src/requests/connections.ts",
+  amqplib: "src/brokers/rabbitmq/connection.ts",
 };
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";

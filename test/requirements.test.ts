@@ -1,7 +1,7 @@
 // Every requirement of the first queue is held by a test that names it.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { IDS, requirements, titlesOf } from "./support/requirements.ts";
+import { BATCH_IDS, IDS, namedTitles, requirements, titlesOf } from "./support/requirements.ts";
 
 test("the seed has 104 requirements, criteria and tests, each once", () => {
   assert.equal(IDS.length, 104);
@@ -15,6 +15,21 @@ test("each of them is named by the title of a test", () => {
     missing.map(({ id }) => id),
     [],
   );
+});
+
+test("each requirement of the batch arrangement is there once, is named by the title of a test, and no title names another", () => {
+  assert.deepEqual(
+    BATCH_IDS,
+    Array.from({ length: 32 }, (_, i) => `BR-${String(i + 1).padStart(3, "0")}`),
+  );
+  assert.deepEqual(
+    requirements(BATCH_IDS)
+      .filter(({ tests }) => tests.length === 0)
+      .map(({ id }) => id),
+    [],
+  );
+  const named = new Set(namedTitles().flatMap(({ ids }) => ids.filter((id) => id.startsWith("BR-"))));
+  assert.deepEqual([...named].toSorted(), BATCH_IDS);
 });
 
 test("only titles count: an id in a comment, in a later word or in another text holds nothing", () => {

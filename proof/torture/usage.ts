@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous | --requests] [options]
+export const USAGE = `npm run torture -- [--batches | --collections | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous | --requests] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -15,8 +15,12 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
 
---batches: batches of 0, 1, 8 and 1,000 rows, while workers, submitters, all of them and a PostgreSQL server are killed
+--batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and a PostgreSQL server are killed
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
+  --total N                 go on until N batches were submitted, of at most 8 rows each
+
+--collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers and the broker are killed
+  --store sqlite|postgres, --kills N, --seed N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres, --seed N, --workers N, --keys N, --keep

@@ -12,7 +12,7 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
 };

@@ -1,31 +1,37 @@
 // The engine: a client that can also work and change jobs. Made by `open()` (open.ts). What only operators need is in operator.ts.
 import { BatchWorker } from "../batches/batch-worker.ts";
 import type { BatchInfo } from "../batches/batch-client.ts";
-import type { AnyBatch } from "../batches/contract.ts";
+import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import { CollectionWorker } from "../collections/collection-worker.ts";
+import { Consuming } from "../collections/consuming.ts";
+import type { AnyCollection } from "../collections/contract.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
+import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
 import type { RequestWorker } from "../requests/request-worker.ts";
 import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
+import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import type { JobState } from "../job/job.ts";
+import { isTerminal, type JobState, type KindSettings } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
+import type { Broker } from "../stores/broker.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
-import { Client } from "./client.ts";
+import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
-import { closest } from "./option-checks.ts";
+import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
@@ -56,7 +62,11 @@ export interface Wiring {
   readonly wire?: { readonly wire?: Wire; readonly dnsServers?: readonly string[] };
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
-  /** Where output files go. Omitted or null: nowhere. */
+  /** Kinds of collections. Omitted: none. */
+  readonly collections?: ReadonlyMap<string, AnyCollection>;
+  /** Omitted or null: none. */
+  readonly broker?: Broker | null;
+  /** Where output files and parts go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
   readonly random: Random;
@@ -73,7 +83,9 @@ export class Engine extends Client {
   #batchWorker: BatchWorker | undefined;
   #requestWorker: RequestWorker | undefined;
   #limits: KeyLimits | undefined;
+  readonly #folders = new Set<WatchedFolder>();
   #firing: ScheduleFiring | undefined;
+  #consuming: Consuming | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -82,6 +94,8 @@ export class Engine extends Client {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
       ...(wiring.schedules && { schedules: wiring.schedules }),
+      ...(wiring.collections && { collections: wiring.collections }),
+      blobs: wiring.blobs ?? null,
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
     });
@@ -160,7 +174,14 @@ export class Engine extends Client {
       identity,
     );
     this.#host = host;
-    void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
+    const consuming = this.#consume(kinds);
+    this.#consuming = consuming;
+    void host.stopped
+      .catch(() => {})
+      .finally(() => {
+        this.#host = undefined;
+        void consuming?.stop();
+      });
     if (signal?.aborted) {
       const passedMs = clock.mono() - (abortedMono ?? clock.mono());
       void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
@@ -169,9 +190,9 @@ export class Engine extends Client {
     return host;
   }
 
-  /** What this process runs for each kind of batch and of request, by its name. */
+  /** What this process runs for each kind of batch, request and collection, by its name. */
   async #kindsOfParts(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
-    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds())]);
+    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds()), ...this.#collectionWorkerKinds()]);
   }
 
   /** A program without requests loads nothing for them. */
@@ -239,6 +260,37 @@ export class Engine extends Client {
     }
   }
 
+  /** Consumes what the kinds of this worker need. Undefined: there is no broker, or nothing to consume. */
+  #consume(kinds: ReadonlyMap<string, RunnableKind>): Consuming | undefined {
+    const { broker, backend, blobs = null, bus, clock, random } = this.#wiring;
+    const { collections } = backend.store;
+    const own = [...this.collectionKinds.values()].filter(({ name }) => kinds.has(name));
+    if (!broker || collections === undefined || (own.length === 0 && broker.consumes.length === 0)) return undefined;
+    return new Consuming(
+      {
+        broker,
+        collections,
+        blobs,
+        intake: (kind) => this.collectionClient.intake(kind),
+        events: bus,
+        clock,
+        enqueue: (drafts) => backend.store.enqueue(drafts),
+        draft: async (kind, input, id) => this.draft(kind as never, input, { id }),
+        newId: idSource(clock, random),
+      },
+      own,
+    );
+  }
+
+  #collectionWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const { backend, bus, settings, blobs = null, broker = null } = this.#wiring;
+    const { collections } = backend.store;
+    if (this.collectionKinds.size === 0 || collections === undefined) return new Map();
+    const settingsOf = (contract: AnyContract): KindSettings => settingsWithDefaults(contract, settings);
+    const worker = new CollectionWorker({ collections, events: bus, blobs, broker, settingsOf });
+    return new Map([...this.collectionKinds].map(([name, contract]) => [name, worker.kinds(contract)]));
+  }
+
   /** What this process runs for each kind of batch, by the name of the batch. */
   #batchWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
     const { backend, clock, bus, settings, blobs = null } = this.#wiring;
@@ -255,6 +307,53 @@ export class Engine extends Client {
       settingsOf: (contract) => settingsWithDefaults(contract, settings),
     });
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
+  }
+
+  /**
+   * Has workers read each file that comes into a folder into a batch of its own, once, and moves it to `done` or `failed` in that folder. Runs until it is stopped
+   * or the engine closes; several processes may watch the same folder. Every worker must be able to read it under this path.
+   */
+  async watchFolder<In, Context>(
+    batch:
+      | BatchContract<In, never, Context, never>
+      | BatchContract<In, unknown, Context, never>
+      | BatchContract<In, unknown, Context, unknown>,
+    folder: string,
+    options: WatchFolderOptions<NoInfer<Context>> = {},
+  ): Promise<{ stop(): Promise<void> }> {
+    const { clock, bus: events } = this.#wiring;
+    const { every = "1s", ...ofFile } = options;
+    const contract = batch as unknown as AnyBatch;
+    if (this.batchKinds.get(contract?.name) !== contract) throw unknownKind(contract?.name, this.batchKinds);
+    const take = async (path: string, name: string): Promise<FileState> => {
+      // Held until all rows are in: of a file that is broken in the middle none has run, and the corrected one runs them all.
+      const job = await this.ingestAs(`${contract.name}:file:${name}`, contract, path, { ...ofFile, hold: true });
+      const state = (await this.get(job))?.state ?? "queued";
+      if (state === "succeeded") return "done";
+      if (!isTerminal(state)) return "waiting";
+      for (const { id, key } of await this.batches({ kind: contract.name, state: "open", limit: 1_000 }))
+        if (key === job) await this.abortBatch(id);
+      return "failed";
+    };
+    const everyMs = durationMs(every, "The option every of watchFolder");
+    refuse(everyMs < 10, "every of watchFolder", `is ${JSON.stringify(every)}`, 'Use "10ms" or longer.');
+    const watched = await new WatchedFolder(folder, everyMs, { clock, events, take }).start();
+    this.#folders.add(watched);
+    return {
+      stop: async () => {
+        this.#folders.delete(watched);
+        await watched.stop();
+      },
+    };
+  }
+
+  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
+  async reportCollections(): Promise<void> {
+    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
+    const unfinished: Partial<Record<CollectionState, number>> = {};
+    for (const { state, count } of await this.collectionCounts())
+      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
+    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
   }
 
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
@@ -341,9 +440,12 @@ export class Engine extends Client {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
     await this.#firing?.stop();
+    await this.#consuming?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
+    await Promise.all([...this.#folders].map((watched) => watched.stop()));
     await this.#batchWorker?.close();
     await this.#requestWorker?.close();
+    await this.#wiring.broker?.close();
     await super.close();
   }
 

@@ -3,6 +3,7 @@
 // are here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import type { Broker } from "../stores/broker.ts";
 import { type AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
@@ -91,12 +92,14 @@ export interface EngineOptions {
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
-  /** Where output files of batches go. A batch whose rows write any needs it. Default: none. */
+  /** Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection. Default: none. */
   readonly blobs?: string | BlobStore;
   /** The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error. Default: none. */
   readonly secrets?: SecretSource;
   /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
   readonly network?: Wire;
+  /** The message broker from which collections get their parts, and to which they publish. Default: none. */
+  readonly broker?: Broker;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }

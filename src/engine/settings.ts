@@ -237,7 +237,8 @@ export const SETTINGS = {
     default: null,
     otherwise: "none",
     env: "OUTLIVE_BLOBS",
-    sentence: "Where output files of batches go. A batch whose rows write any needs it.",
+    sentence:
+      "Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection.",
   },
   "work.processes": {
     type: "integer",
@@ -313,6 +314,15 @@ export const PROGRAM_OPTIONS = {
     otherwise: "a pool of its own",
     sentence:
       "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
+  },
+  broker: {
+    type: "code",
+    default: null,
+    takes: "what rabbitmq() of outlive/rabbitmq returned",
+    accepts: (value) =>
+      isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
+    otherwise: "none",
+    sentence: "The message broker from which collections get their parts, and to which they publish.",
   },
   logger: {
     type: "code",
@@ -807,6 +817,85 @@ export const REQUEST_OPTIONS = {
     sentence: "Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
+
+/** The options of `collection()` in addition to those of `job()`. */
+export const COLLECTION_OPTIONS = {
+  input: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of the input, which `request`, `done` and `abandoned` get.",
+  },
+  series: {
+    type: "code",
+    default: null,
+    takes: "a list of 1 to 100 different names, each of 1 to 100 letters, digits, - and _",
+    accepts: (value) =>
+      Array.isArray(value) &&
+      value.length >= 1 &&
+      value.length <= 100 &&
+      new Set(value).size === value.length &&
+      value.every((name) => typeof name === "string" && /^[A-Za-z0-9_-]{1,100}$/.test(name)),
+    otherwise: "it must be given",
+    sentence: "The names of its series, 1 to 100. Each is complete by its own number of parts; others are refused.",
+  },
+  "message.max": {
+    type: "code",
+    default: null,
+    takes: 'a number of bytes from 1 to 512000000, or a text such as "16MB"',
+    accepts: (value) => isBytes(value, 512e6),
+    otherwise: "16MB",
+    sentence: "How many bytes one part may have, at most 512 MB. A larger one is refused, or parked.",
+  },
+  memory: {
+    type: "code",
+    default: null,
+    takes: 'a number of bytes from 1 to 64000000000, or a text such as "256MB"',
+    accepts: (value) => isBytes(value, 64e9),
+    otherwise: "256MB",
+    sentence:
+      "How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others.",
+  },
+  "abandonAfter.idle": {
+    type: "duration",
+    default: "1h",
+    min: "10ms",
+    max: "3650d",
+    sentence: "A collection to which nothing came for so long is abandoned.",
+  },
+  "abandonAfter.total": {
+    type: "duration",
+    default: "7d",
+    min: "10ms",
+    max: "3650d",
+    sentence: "A collection that is not complete so long after it was opened is abandoned.",
+  },
+  keep: {
+    type: "duration",
+    default: "7d",
+    max: "3650d",
+    sentence: "How long the parts of a collection that has ended are kept, with their blobs.",
+  },
+  queues: {
+    type: "word",
+    default: "shared",
+    words: ["shared", "per-collection"],
+    sentence:
+      'With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. A queue that is younger than a second may lose confirmed messages if its broker is killed.',
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+function isBytes(value: unknown, max: number): boolean {
+  const number = typeof value === "string" && /^\d+(\.\d+)?[KMG]B$/.test(value) ? bytesIn(value) : value;
+  return typeof number === "number" && Number.isFinite(number) && number >= 1 && number <= max;
+}
+
+function bytesIn(text: string): number {
+  const exponent = { K: 3, M: 6, G: 9 }[text.at(-2) as "K" | "M" | "G"];
+  return Number(text.slice(0, -2)) * 10 ** exponent;
+}
 
 type Defaulted = {
   [Key in SettingKey]: (typeof SETTINGS)[Key]["default"] extends null ? never : Key;

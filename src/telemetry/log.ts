@@ -63,6 +63,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "store.called":
     case "job.log":
     case "request.ended":
+    case "part.accepted":
       return null;
     case "request.circuit":
       return {
@@ -105,6 +106,29 @@ function lineOf(event: EngineEvent): Line | null {
         level: "warn",
         text: `the next time of schedule ${event.schedule} was computed with time-zone data ${event.there}, this process has ${event.here}; use one version of Node everywhere`,
       };
+    case "collection.started":
+      return { level: "info", text: `collection ${event.collection} of ${event.kind} is open` };
+    case "collection.changed":
+      return {
+        level: event.why === null ? "info" : "warn",
+        text: `collection ${event.collection} of ${event.kind} is ${event.state}${event.why === null ? "" : `: ${event.why}`}`,
+      };
+    case "collections.found": {
+      const states = Object.entries(event.counts).map(([state, count]) => `${count} ${state}`);
+      return { level: "info", text: `collections that have not ended: ${states.join(", ")}` };
+    }
+    case "part.skipped":
+      return {
+        level: event.answer === "duplicate" ? "info" : "warn",
+        text: `part ${event.ordinal} of ${event.series} of collection ${event.collection} was skipped: ${event.answer}`,
+      };
+    case "message.parked":
+      return {
+        level: "warn",
+        text: `a message for ${event.kind}${event.collection === null ? "" : ` ${event.collection}`} is parked as ${event.id}: ${event.reason}`,
+      };
+    case "broker.changed":
+      return { level: event.state === "lost" ? "warn" : "info", text: event.text };
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":
@@ -193,6 +217,11 @@ function lineOf(event: EngineEvent): Line | null {
       return {
         level: "warn",
         text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
+      };
+    case "folder.failed":
+      return {
+        level: "warn",
+        text: `the folder ${event.folder} could not be watched: ${event.error.message}; again in ${Math.round(event.retryInMs)} ms`,
       };
     case "open.waits":
     case "integrity.checked":

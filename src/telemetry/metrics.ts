@@ -98,6 +98,7 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     ...deaths(on, counter, histogram),
     ...batchEnds(on, counter),
     ...requests(on, counter),
+    ...collectionEvents(on, counter),
     ...troubles(on, counter),
   ];
   for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
@@ -201,6 +202,22 @@ function requests(on: On, counter: MakeCounter): (() => void)[] {
 }
 
 const REQUEST_DECISIONS: readonly string[] = ["resend", "unsent", "ask", "unknown"];
+
+function collectionEvents(on: On, counter: MakeCounter): (() => void)[] {
+  const changed = counter("outlive_collections_changed_total", "New states of collections", "kind", "state");
+  const parts = counter("outlive_parts_total", "Parts of collections, by what became of them", "kind", "answer");
+  const stored = counter("outlive_part_bytes_total", "Bytes of parts that were accepted", "kind");
+  const parked = counter("outlive_messages_parked_total", "Messages that were put aside", "kind");
+  return [
+    on("collection.changed", ({ kind, state }) => changed.inc({ kind, state })),
+    on("part.accepted", ({ kind, bytes }) => {
+      parts.inc({ kind, answer: "accepted" });
+      stored.inc({ kind }, bytes);
+    }),
+    on("part.skipped", ({ kind, answer }) => parts.inc({ kind, answer })),
+    on("message.parked", ({ kind }) => parked.inc({ kind })),
+  ];
+}
 
 function batchEnds(on: On, counter: MakeCounter): (() => void)[] {
   const ended = counter("outlive_batches_ended_total", "Rounds of batches that ended, by how", "kind", "state");

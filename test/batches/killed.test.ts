@@ -41,7 +41,7 @@ async function assertSound({ path }: Place): Promise<void> {
   }
 }
 
-test("rows 100 to 109, killed after 104: exactly 105 to 109 run again", async (t) => {
+test("BR-001 BR-003 BR-004 BR-013 BR-014 BR-016 BR-019 rows 100 to 109, killed after 104: exactly 105 to 109 run again", async (t) => {
   const place = new Place(t);
   const engine = await place.engine({ jobs: batches });
   const rows = Array.from({ length: 10 }, (_, i) => ({ n: 100 + i }));
@@ -96,7 +96,7 @@ const POINTS = {
 
 for (const [what, statement] of Object.entries(POINTS))
   for (const when of ["before", "after"] as const)
-    test(`a worker that is killed ${when} the commit in which ${what} loses and doubles nothing`, async (t) => {
+    test(`BR-001 BR-016 a worker that is killed ${when} the commit in which ${what} loses and doubles nothing`, async (t) => {
       const place = new Place(t);
       const engine = await place.engine({ jobs: batches });
       await place.ledger(engine);

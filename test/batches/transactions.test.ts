@@ -49,9 +49,9 @@ interface Tx {
 /** The same test on both stores: `submit` and what else is in the transaction, which fails if `fails`. */
 interface On {
   readonly engine: Engine;
-  within(body: (tx: Tx) => Promise<Submitted> | Submitted, fails?: boolean): Promise<Submitted>;
+  readonly within: (body: (tx: Tx) => Promise<Submitted> | Submitted, fails?: boolean) => Promise<Submitted>;
   /** Works until so many batches have ended, and what follows their ends has run. */
-  untilEnded(ends: readonly string[], count: number): Promise<void>;
+  readonly untilEnded: (ends: readonly string[], count: number) => Promise<void>;
 }
 
 const STORES: Readonly<Record<string, (t: TestContext, jobs: readonly object[]) => Promise<On>>> = {
@@ -62,7 +62,7 @@ const STORES: Readonly<Record<string, (t: TestContext, jobs: readonly object[]) 
       untilEnded: () => engine.runUntilIdle().then(() => {}),
       within: (body, fails = false) =>
         engine.transaction(sqlite, (tx) => {
-          const submitted = body(tx as Tx) as Submitted;
+          const submitted = body(tx) as Submitted;
           if (fails) throw new Error("rolled back");
           return submitted;
         }),
@@ -83,7 +83,7 @@ const STORES: Readonly<Record<string, (t: TestContext, jobs: readonly object[]) 
       },
       within: (body, fails = false) =>
         engine.transaction(postgres, async (tx) => {
-          const submitted = await body(tx as Tx);
+          const submitted = await body(tx);
           if (fails) throw new Error("rolled back");
           return submitted;
         }),
@@ -143,7 +143,7 @@ for (const [store, open] of Object.entries(STORES)) {
     const { engine, within } = await open(t, [numbers, slow]);
     const refused = async (body: (tx: Tx) => Submitted | Promise<Submitted>, ...what: string[]): Promise<void> => {
       const code = what[0] === "stranger" ? "KIND_UNKNOWN" : "INPUT_INVALID";
-      await assert.rejects(within(body), says(code as never, ...what));
+      await assert.rejects(within(body), says(code, ...what));
       assert.deepEqual(await engine.batches(), []);
     };
     await refused((tx) => tx.submit(numbers, upTo(MAX_ROWS_IN_TRANSACTION + 1)), "10000 rows of numbers");

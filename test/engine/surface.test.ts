@@ -40,6 +40,7 @@ const ENGINE = [
   "retry",
   "runUntilIdle",
   "start",
+  "watchFolder",
   "why",
   "work",
 ];
@@ -59,7 +60,7 @@ const OPERATOR = [
   "writer",
 ];
 /** Protected: subclasses use them, and TypeScript hides them from programs. */
-const PROTECTED = ["assertKnown", "batchKinds", "contracts", "declaredSchedules", "draft", "store"];
+const PROTECTED = ["assertKnown", "batchKinds", "contracts", "declaredSchedules", "draft", "ingestAs", "store"];
 
 /** The names of a value and of its prototypes, up to `Object`. */
 function namesOf(value: object): string[] {

@@ -10,10 +10,12 @@ export interface BatchProcess {
   readonly submit?: readonly Payment[];
   readonly key?: string;
   readonly heartbeat?: EngineOptions["heartbeat"];
+  /** A folder that it watches while it works. */
+  readonly watch?: string;
   /** Of its stop. */
   readonly grace?: Duration;
 }
-const { submit, key = "payments", heartbeat = PATIENT, grace = "30s" } = JSON.parse(given!) as BatchProcess;
+const { submit, watch, key = "payments", heartbeat = PATIENT, grace = "30s" } = JSON.parse(given!) as BatchProcess;
 
 const engine = await open(url!, { jobs: batches, blobs: blobs!, logger: false, heartbeat });
 if (submit) {
@@ -22,6 +24,7 @@ if (submit) {
 } else {
   // One block at a time: rows that end at once share a transaction, and a test could not say which one is the N-th.
   const worker = await engine.start({ concurrency: 1 });
+  if (watch !== undefined) await engine.watchFolder(payments, watch, { format: "ndjson", every: "20ms" });
   tell("working");
   process.once("SIGTERM", () => void worker.stop({ grace }).then(() => process.exit(0)));
 }

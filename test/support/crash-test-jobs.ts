@@ -106,14 +106,14 @@ function startsIn(file: string): number {
 export const payments = batch("payments", { block: 2, mark: "row" });
 payments.handle(({ line, input }, run) => {
   if (input === 13) throw new TerminalError("13");
-  effect(`pay ${String(input)}`, { key: run.key("pay") });
-  run.write("paid.csv", `${line},${String(input)},${String(run.context)}\n`);
+  effect(`pay ${JSON.stringify(input)}`, { key: run.key("pay") });
+  run.write("paid.csv", `${line},${JSON.stringify([input, run.context])}\n`);
 });
 payments.done(({ rows }, run) => effect(`report ${rows.succeeded}`, { key: run.key("report") }));
 
 /** The same without keys: a row whose end was not durable is paid again. */
 export const keylessPayments = batch("keyless-payments", { block: 2, mark: "row" });
-keylessPayments.handle(({ input }) => effect(`pay ${String(input)}`));
+keylessPayments.handle(({ input }) => effect(`pay ${JSON.stringify(input)}`));
 
 /** Rows that are booked in the user's own table, in the transaction that ends them. */
 export const bookedRows = batch("booked-rows", { block: 2 });

@@ -1,5 +1,5 @@
-// Which tests hold which requirement of the first queue (seed 004). A test says it itself: its title begins with the ids. There is no list
-// next to the tests that could say something else.
+// Which tests hold which requirement of the first queue (seed 004) and of the batch arrangement (seed 000, docs/requirements.md). A test says it
+// itself: its title begins with the ids. There is no list next to the tests that could say something else.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -13,7 +13,7 @@ export interface Holding {
 const COUNTS = { FR: 70, NFR: 10, AC: 15, UT: 5, IT: 4 } as const;
 
 const FOLDERS = ["test", "src/testing"] as const;
-const TITLE = /\b(?:test|specify|it)\(\s*(["`])((?:(?:N?FR|AC|UT|IT)-\d{3} )+)((?:\\.|(?!\1).)+)\1/g;
+const TITLE = /\b(?:test|specify|it|onBatches)\(\s*(["`])((?:(?:N?FR|AC|UT|IT|BR)-\d{3} )+)((?:\\.|(?!\1).)+)\1/g;
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
 
@@ -21,18 +21,28 @@ export const IDS: readonly string[] = Object.entries(COUNTS).flatMap(([prefix, c
   Array.from({ length: count }, (_, i) => `${prefix}-${String(i + 1).padStart(3, "0")}`),
 );
 
-/** Every id of the seed with the tests whose titles name it. */
-export function requirements(): readonly Holding[] {
-  const found = FOLDERS.flatMap((folder) =>
+/** The ids of the batch arrangement (seed 000), in the order of the table that says what each asks for. */
+export const BATCH_IDS: readonly string[] = [
+  ...readFileSync(join(root, "docs/requirements.md"), "utf8").matchAll(/^\| (BR-\d{3}) +\|/gm),
+].map(([, id]) => id!);
+
+/** Every id with the tests whose titles name it: by default those of the first queue. */
+export function requirements(ids: readonly string[] = IDS): readonly Holding[] {
+  const found = namedTitles();
+  return ids.map((id) => ({
+    id,
+    tests: found.filter((title) => title.ids.includes(id)).map(({ file, title }) => ({ file, title })),
+  }));
+}
+
+/** All titles of tests that name an id. */
+export function namedTitles(): ReturnType<typeof titlesOf> {
+  return FOLDERS.flatMap((folder) =>
     readdirSync(join(root, folder), { recursive: true, encoding: "utf8" })
       // The test of this file quotes titles that hold nothing.
       .filter((name) => name.endsWith(".ts") && name !== "requirements.test.ts")
       .flatMap((name) => titlesOf(`${folder}/${name}`, readFileSync(join(root, folder, name), "utf8"))),
   );
-  return IDS.map((id) => ({
-    id,
-    tests: found.filter(({ ids }) => ids.includes(id)).map(({ file, title }) => ({ file, title })),
-  }));
 }
 
 export function titlesOf(file: string, text: string): { file: string; ids: readonly string[]; title: string }[] {

@@ -4,7 +4,7 @@ import { describe, it } from "node:test";
 import { audit, type Facts, type Findings, type Found } from "../../proof/torture/batches/audit.ts";
 import { isKept, lineOf } from "../../proof/torture/batches/command.ts";
 import type { Line } from "../../proof/torture/batches/history.ts";
-import { endOf, fileOf, keyOf, type Planned, planOf } from "../../proof/torture/batches/plan.ts";
+import { endOf, fileOf, keyOf, type Planned, planOf, roundsOf } from "../../proof/torture/batches/plan.ts";
 
 const SEED = 1;
 const PLANS = new Map(
@@ -17,7 +17,16 @@ const PLANS = new Map(
 );
 const idOf = (key: string): string => `batch-${key}`;
 
+/** Aborted before any row ran: only what does not fit the schema has failed. */
+function abortedOf({ key, rows }: Planned): Found {
+  const failed = rows.flatMap(({ n, role }) => (role === "invalid" ? [{ line: n + 1, state: "failed" as const }] : []));
+  const sums = { succeeded: 0, failed: failed.length, quarantined: 0, aborted: rows.length - failed.length };
+  const found = { id: idOf(key), key, state: "aborted", failed, output: null, doneJobs: 1 };
+  return { ...found, rows: { total: rows.length, ...sums, left: 0 } };
+}
+
 function foundOf(plan: Planned): Found {
+  if (plan.act === "abort") return abortedOf(plan);
   const count = (end: string): number => plan.rows.filter(({ role }) => endOf(role) === end).length;
   return {
     id: idOf(plan.key),
@@ -36,7 +45,7 @@ function foundOf(plan: Planned): Found {
       return end === "succeeded" ? [] : [{ line: n + 1, state: end }];
     }),
     output: fileOf(plan),
-    doneJobs: 1,
+    doneJobs: roundsOf(plan).length,
   };
 }
 
@@ -45,21 +54,21 @@ function soundFacts(): Facts {
   const plans = [...PLANS.values()];
   return {
     plans: PLANS,
-    lines: plans.flatMap(({ key, kind, rows }): Line[] => [
+    lines: plans.flatMap(({ key, kind, act, rows, ...plan }): Line[] => [
       { what: "ask", key },
       { what: "ack", key, id: idOf(key), rows: rows.length },
-      { what: "ended", id: idOf(key), round: 1 },
-      ...(kind === "careful"
+      ...roundsOf({ key, kind, act, rows, ...plan }).map((round): Line => ({ what: "ended", id: idOf(key), round })),
+      ...(kind === "careful" && act !== "abort"
         ? rows.map(({ n }): Line => ({ what: "run", key, n, attempt: `${key}:1:${Math.floor(n / 10)} 1` }))
         : []),
     ]),
     found: plans.map(foundOf),
     paid: plans
-      .filter(({ kind }) => kind === "commits" || kind === "blocks")
+      .filter(({ kind, act }) => act !== "abort" && (kind === "commits" || kind === "blocks"))
       .flatMap(({ key, rows }) =>
         rows.filter(({ role }) => endOf(role) === "succeeded").map(({ n }) => [key, n] as const),
       ),
-    done: plans.map(({ key }) => [idOf(key), 1] as const),
+    done: plans.flatMap((plan) => roundsOf(plan).map((round) => [idOf(plan.key), round] as const)),
     inconsistencies: [],
   };
 }
@@ -79,7 +88,9 @@ function countsOf(findings: Findings): Record<string, number> {
   );
 }
 
-const isLarge = ({ rows }: Planned): boolean => rows.length === 1_000;
+const isLarge = ({ rows, act }: Planned): boolean => rows.length === 1_000 && act === "none";
+const isRetried = (plan: Planned): boolean => roundsOf(plan).length === 2;
+const isAborted = ({ act, kind, rows }: Planned): boolean => act === "abort" && kind === "commits" && rows.length > 1;
 const isPoisoned = ({ rows }: Planned): boolean => rows.some(({ role }) => role === "poison");
 const facts = soundFacts();
 const [firstPaid] = facts.paid;
@@ -158,6 +169,37 @@ const FAULTS: Readonly<Record<string, { readonly facts: Facts; readonly counts: 
     facts: { ...facts, lines: [...facts.lines, ...againOf()] },
     counts: { others: 1 },
   },
+  "a second round whose `done` never ran": {
+    facts: { ...facts, done: facts.done.filter(([, round]) => round === 1 || round === undefined) },
+    counts: { endedNever: [...PLANS.values()].filter(isRetried).length },
+  },
+  "a `done` of a second round that is committed twice": {
+    facts: { ...facts, done: [...facts.done, facts.done.find(([, round]) => round === 2)!] },
+    counts: { doneTwice: 1 },
+  },
+  "a third job that follows an end": {
+    facts: with_(isRetried, (found) => ({ ...found, doneJobs: 3 })),
+    counts: { doneTwice: 1 },
+  },
+  "an aborted batch that never ends": {
+    facts: with_(isAborted, (found) => ({ ...found, state: "aborting" })),
+    counts: { endedNever: 1 },
+  },
+  "a row of an aborted batch that is committed and not counted": {
+    facts: { ...facts, paid: [...facts.paid, [abortedPlan().key, 0]] },
+    counts: { rowsLost: 1, outputsDiffer: 1 },
+  },
+  "a row of an aborted batch that no sum counts": {
+    facts: with_(isAborted, (found) => ({ ...found, rows: { ...found.rows, aborted: found.rows.aborted - 1 } })),
+    counts: { rowsLost: 1 },
+  },
+  "a row of an aborted batch that is counted and not committed": {
+    facts: with_(isAborted, (found) => ({
+      ...found,
+      rows: { ...found.rows, aborted: found.rows.aborted - 1, succeeded: 1 },
+    })),
+    counts: { rowsLost: 1 },
+  },
   "a row that fails and should not": {
     facts: with_(isLarge, (found) => ({
       ...found,
@@ -167,8 +209,14 @@ const FAULTS: Readonly<Record<string, { readonly facts: Facts; readonly counts: 
   },
 };
 
+function abortedPlan(): Planned {
+  return [...PLANS.values()].find(isAborted)!;
+}
+
 function badRow(): readonly [string, number] {
-  const plan = [...PLANS.values()].find(({ kind, rows }) => kind === "commits" && rows.length === 1_000)!;
+  const plan = [...PLANS.values()].find(
+    ({ kind, act, rows }) => kind === "commits" && act === "none" && rows.length === 1_000,
+  )!;
   return [plan.key, plan.rows.find(({ role }) => role === "bad")!.n];
 }
 
@@ -180,7 +228,7 @@ function innocentOf(of: (plan: Planned) => boolean): Found["failed"][number] {
 /** Row 0 of a careful batch begins again, and the row after it. */
 function againOf(): Line[] {
   const { key } = [...PLANS.values()].find(
-    ({ kind, rows }) => kind === "careful" && rows.length > 1 && rows[0]!.role === "good",
+    ({ kind, act, rows }) => kind === "careful" && act === "none" && rows.length > 1 && rows[0]!.role === "good",
   )!;
   return [0, 9].map((n): Line => ({ what: "run", key, n, attempt: `${key}:1:0 2` }));
 }

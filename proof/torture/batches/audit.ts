@@ -1,7 +1,7 @@
 // What the rig for batches must find in the end: the histories of its processes and the user's tables, held against the store. Each broken promise
 // is one sentence under the name of its law.
 import type { Line } from "./history.ts";
-import { type End, endOf, fileOf, type Input, type Planned } from "./plan.ts";
+import { type End, endOf, fileOf, type Input, type Planned, roundsOf, textOf } from "./plan.ts";
 import type { Done, Paid } from "./tables.ts";
 
 /** A batch as the store shows it in the end. */
@@ -59,7 +59,7 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
   const { exactlyOnce = true } = facts;
   const once = <T>(values: readonly T[]): readonly T[] => (exactlyOnce ? values : [...new Set(values)]);
   const paid = counted(once(facts.paid.map(([batch, n]) => `${batch}:${n}`)));
-  const done = counted(once(facts.done.map(([id]) => id)));
+  const done = counted(once(facts.done.map(([id, round]) => `${id} ${round}`)));
   let poisonFound = 0;
   for (const plan of facts.plans.values()) {
     const [batch, ...more] = byKey.get(plan.key) ?? [];
@@ -72,9 +72,13 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
       for (const { n } of plan.rows) broken.rowsLost.push(`row ${n} of ${plan.key} is not there`);
       continue;
     }
-    poisonFound += judgeRows(plan, batch, broken);
-    judgePaid(plan, paid, broken);
-    judgeEnd(plan, batch, done.get(batch.id) ?? 0, broken);
+    if (plan.act === "abort") judgeAborted(plan, batch, paid, broken);
+    else {
+      poisonFound += judgeRows(plan, batch, broken);
+      judgePaid(plan, paid, broken);
+      judgeFile(plan, batch, fileOf(plan), broken);
+    }
+    judgeEnd(plan, batch, done, broken);
   }
   for (const [key] of byKey) broken.others.push(`nobody asked for a batch with the key ${key}`);
   for (const key of paid.keys()) broken.others.push(`nobody may commit row ${key}`);
@@ -83,15 +87,43 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
   return { findings: broken, poisonFound };
 }
 
+/** A row of a batch that is aborted may have ended before it. What has is counted, committed and written once, and nothing else is. */
+function judgeAborted(plan: Planned, batch: Found, paid: Map<string, number>, broken: Broken): void {
+  const { key, kind, rows } = plan;
+  const { id, rows: sums, failed, output } = batch;
+  const name = `${key} (${id})`;
+  judgeSums(name, rows.length, sums, broken);
+  const lines = new Set(failed.map(({ line }) => line));
+  if (lines.size !== failed.length || failed.length !== sums.failed + sums.quarantined)
+    broken.others.push(`${name}: ${sums.failed} rows failed, and ${failed.length} are kept`);
+  for (const { line, state } of failed)
+    if (state !== "failed" || endOf(rows[line - 1]!.role) !== "failed")
+      broken.others.push(`line ${line} of ${name} ${state} and is ${rows[line - 1]!.role}`);
+  if (kind !== "commits" && kind !== "blocks") {
+    const left = rows.reduce(
+      (rest, row) => (textOf(row) !== "" && rest.startsWith(textOf(row)) ? rest.slice(textOf(row).length) : rest),
+      output ?? "",
+    );
+    if (left !== "")
+      broken.outputsDiffer.push(`batch ${name}: ${left.length} bytes are not of its rows, or out of order`);
+    return;
+  }
+  const committed = rows.filter(({ n }) => paid.has(`${key}:${n}`));
+  for (const { n } of committed) {
+    for (let time = 1; time < paid.get(`${key}:${n}`)!; time++)
+      broken.rowsTwice.push(`row ${n} of ${key} was committed once too often`);
+    paid.delete(`${key}:${n}`);
+  }
+  for (let n = sums.succeeded; n < committed.length; n++) broken.rowsLost.push(`a row of ${name} was not counted`);
+  for (let n = committed.length; n < sums.succeeded; n++) broken.rowsLost.push(`a row of ${name} was not committed`);
+  const text = committed.map(textOf).join("");
+  judgeFile(plan, batch, text === "" ? null : text, broken);
+}
+
 /** Sums and failures against what was asked for. Returns how many poison rows are in quarantine. */
 function judgeRows({ key, rows }: Planned, { id, rows: sums, failed }: Found, broken: Broken): number {
   const name = `${key} (${id})`;
-  if (sums.total < rows.length)
-    for (let n = sums.total; n < rows.length; n++) broken.rowsLost.push(`a row of ${name} was not added`);
-  for (let n = rows.length; n < sums.total; n++) broken.rowsTwice.push(`a row of ${name} was added twice`);
-  const ended = sums.succeeded + sums.failed + sums.quarantined + sums.aborted;
-  for (let n = ended; n < sums.total; n++) broken.rowsLost.push(`a row of ${name} was not counted`);
-  for (let n = sums.total; n < ended; n++) broken.rowsTwice.push(`a row of ${name} was counted twice`);
+  const ended = judgeSums(name, rows.length, sums, broken);
   if (ended === sums.total && sums.total === rows.length) {
     const expected = counted(rows.map(({ role }) => endOf(role)));
     for (const end of ["succeeded", "failed"] as const)
@@ -115,6 +147,16 @@ function judgeRows({ key, rows }: Planned, { id, rows: sums, failed }: Found, br
   return poisonFound;
 }
 
+/** Returns how many rows have ended. */
+function judgeSums(name: string, asked: number, sums: Found["rows"], broken: Broken): number {
+  for (let n = sums.total; n < asked; n++) broken.rowsLost.push(`a row of ${name} was not added`);
+  for (let n = asked; n < sums.total; n++) broken.rowsTwice.push(`a row of ${name} was added twice`);
+  const ended = sums.succeeded + sums.failed + sums.quarantined + sums.aborted;
+  for (let n = ended; n < sums.total; n++) broken.rowsLost.push(`a row of ${name} was not counted`);
+  for (let n = sums.total; n < ended; n++) broken.rowsTwice.push(`a row of ${name} was counted twice`);
+  return ended;
+}
+
 /** Rows that end in the user's transaction are in the table once if they succeed, and otherwise not at all. */
 function judgePaid({ key, kind, rows }: Planned, paid: Map<string, number>, broken: Broken): void {
   if (kind !== "commits" && kind !== "blocks") return;
@@ -128,15 +170,29 @@ function judgePaid({ key, kind, rows }: Planned, paid: Map<string, number>, brok
   }
 }
 
-function judgeEnd(plan: Planned, { id, state, output, doneJobs }: Found, done: number, broken: Broken): void {
+function judgeEnd(
+  plan: Planned,
+  { id, state, doneJobs }: Found,
+  done: ReadonlyMap<string, number>,
+  broken: Broken,
+): void {
   const name = `batch ${plan.key} (${id})`;
-  if (state !== "completed") broken.endedNever.push(`${name} is ${state}`);
-  else if (done === 0) broken.endedNever.push(`what follows the end of ${name} has not run`);
-  if (done > 1) broken.doneTwice.push(`what follows the end of ${name} was committed ${done} times`);
-  if (doneJobs > 1) broken.doneTwice.push(`${doneJobs} jobs follow the end of ${name}`);
-  const expected = fileOf(plan);
+  const isEnded = state === "completed" || (plan.act === "abort" && state === "aborted");
+  const rounds = roundsOf(plan);
+  for (const round of rounds) {
+    const times = done.get(`${id} ${round}`) ?? 0;
+    if (isEnded && times === 0) broken.endedNever.push(`what follows round ${round} of ${name} has not run`);
+    if (times > 1) broken.doneTwice.push(`what follows round ${round} of ${name} was committed ${times} times`);
+  }
+  if (!isEnded) broken.endedNever.push(`${name} is ${state}`);
+  if (doneJobs > rounds.length) broken.doneTwice.push(`${doneJobs} jobs follow the end of ${name}`);
+}
+
+function judgeFile({ key }: Planned, { id, output }: Found, expected: string | null, broken: Broken): void {
   if (output !== expected)
-    broken.outputsDiffer.push(`${name}: ${output?.length ?? "no"} bytes, not ${expected?.length ?? "none"}`);
+    broken.outputsDiffer.push(
+      `batch ${key} (${id}): ${output?.length ?? "no"} bytes, not ${expected?.length ?? "none"}`,
+    );
 }
 
 /** Only the process that ended a batch says so, so no other may say it again. */
@@ -168,9 +224,13 @@ function runAgain({ plans, lines }: Facts): string[] {
   const settled = new Map<string, number>();
   const isFinal = ({ role }: Input): boolean => role !== "flaky" && role !== "stubborn";
   for (const [attempt, ran] of attempts) {
-    const key = attempt.slice(0, attempt.indexOf(" "));
-    for (const n of ran.slice(0, -1))
-      if (isFinal(plans.get(key)!.rows[n]!)) settled.set(`${key}:${n}`, (settled.get(`${key}:${n}`) ?? 0) + 1);
+    const [key, block] = attempt.split(" ") as [string, string];
+    // What failed runs again in the next round.
+    const round = block.split(":").at(-2)!;
+    for (const n of ran.slice(0, -1)) {
+      const row = `${key}:${n} in round ${round}`;
+      if (isFinal(plans.get(key)!.rows[n]!)) settled.set(row, (settled.get(row) ?? 0) + 1);
+    }
   }
   for (const [row, times] of settled) if (times > 1) broken.push(`row ${row} ran again after it was marked`);
   return broken;

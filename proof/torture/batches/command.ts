@@ -24,6 +24,7 @@ export async function batches(args: readonly string[]): Promise<boolean> {
       batches: { type: "boolean" },
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
+      total: { type: "string" },
       seed: { type: "string", default: "1" },
       workers: { type: "string", default: "4" },
       json: { type: "boolean", default: false },
@@ -35,6 +36,7 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
   const workers = wholeNumber(values.workers, "workers");
+  const total = values.total === undefined ? null : wholeNumber(values.total, "total");
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
@@ -53,12 +55,15 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     end.defer(() => started.destroy());
   }
   const url = server ? server.url() : `sqlite:${join(scratch.folder, "jobs.db")}`;
-  const outcome = await runBatches({ url, kills, seed, workers, folder: scratch.folder, server });
+  const outcome = await runBatches({ url, kills, batches: total, seed, workers, folder: scratch.folder, server });
   const line = lineOf(store, seed, outcome);
   const isSound = isKept(outcome);
   for (const [law, broken] of Object.entries(outcome.findings))
     for (const one of (broken as readonly string[]).slice(0, MAX_PRINTED)) process.stderr.write(`${law}: ${one}\n`);
-  if (!isSound) process.stderr.write(`npm run torture -- --batches --store ${store} --kills ${kills} --seed ${seed}\n`);
+  if (!isSound)
+    process.stderr.write(
+      `npm run torture -- --batches --store ${store} --kills ${kills}${total === null ? "" : ` --total ${total}`} --seed ${seed}\n`,
+    );
   process.stdout.write(
     values.json
       ? `${JSON.stringify(line)}\n`

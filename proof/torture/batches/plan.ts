@@ -18,8 +18,12 @@ export interface Input {
 export const KIND_NAMES = ["rows", "careful", "commits", "blocks"] as const;
 export type KindName = (typeof KIND_NAMES)[number];
 
+/** What its submitter does with a batch in the end: aborts it when all rows are in, or retries what failed when it has ended. */
+export type Act = "none" | "abort" | "retry";
+
 export interface Planned {
   readonly key: string;
+  readonly act: Act;
   readonly kind: KindName;
   readonly rows: readonly Input[];
 }
@@ -34,21 +38,32 @@ export function keyOf(submitter: number, number: number): string {
   return `${submitter}-${number}`;
 }
 
-/** `poison`: whether this submitter has one poison row. */
-export function planOf(seed: number, key: string, poison: boolean): Planned {
+/** `poison`: whether this submitter has one poison row. `small`: no batch has more than eight rows, so that there can be many. */
+export function planOf(seed: number, key: string, poison: boolean, small = false): Planned {
   const [submitter, number] = key.split("-").map(Number) as [number, number];
   const chance = new Chance(seed * 1_000_003 + submitter * 7_919 + number);
   // One after the other, so that even a short run has each kind with many rows.
   const kind = KIND_NAMES[(number + submitter) % KIND_NAMES.length]!;
   const isPoisoned = poison && number === POISON_AT;
-  const size = isPoisoned ? POISON_ROWS : (number + submitter) % 5 === 1 ? 1_000 : [0, 1, 8, 8, 1][chance.whole(0, 4)]!;
+  const isLarge = !small && (number + submitter) % 5 === 1;
+  const size = isPoisoned ? POISON_ROWS : isLarge ? 1_000 : [0, 1, 8, 8, 1][chance.whole(0, 4)]!;
   const poisonAt = isPoisoned ? chance.whole(0, size - 1) : -1;
   const rows = Array.from({ length: size }, (_, n): Input => ({
     batch: key,
     n,
     role: n === poisonAt ? "poison" : roleOf(isPoisoned ? "rows" : kind, chance),
   }));
-  return { key, kind: isPoisoned ? "rows" : kind, rows };
+  return { key, act: isPoisoned ? "none" : actOf(number + submitter), kind: isPoisoned ? "rows" : kind, rows };
+}
+
+/** By numbers that share no factor with those of the kinds and the sizes, so that each meets each. */
+function actOf(number: number): Act {
+  return number % 7 === 2 ? "abort" : number % 7 === 4 ? "retry" : "none";
+}
+
+/** The rounds that a batch ends. What fails in the first one fails in the second, too. */
+export function roundsOf({ act, rows }: Planned): readonly number[] {
+  return act === "retry" && rows.some(({ role }) => endOf(role) === "failed") ? [1, 2] : [1];
 }
 
 function roleOf(kind: KindName, chance: Chance): Role {

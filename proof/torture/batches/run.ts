@@ -18,7 +18,10 @@ import { tablesOf } from "./tables.ts";
 
 export interface BatchesOptions {
   readonly url: string;
+  /** At least so many. */
   readonly kills: number;
+  /** Kills go on until so many batches were submitted, which are small then; null: until there are enough kills. */
+  readonly batches: number | null;
   readonly seed: number;
   readonly workers: number;
   readonly folder: string;
@@ -49,6 +52,7 @@ const STOP_MS = 20_000;
 /** Who tried to connect while there was no server may take so long to end. */
 const AFTERMATH_MS = 3_000;
 const PAGE = 500;
+const COUNTED_MS = 2_000;
 
 type Role = "worker" | "submitter";
 
@@ -61,6 +65,7 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
   const tables = await tablesOf(url);
   await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false });
   await tables.create(engine);
+  const isSmall = options.batches !== null;
   let staleWritesRejected = 0;
   let serverAwayUntil = 0;
   const program = (name: string): string => fileURLToPath(new URL(`./${name}.ts`, import.meta.url));
@@ -71,7 +76,17 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
     programOf: ({ role, number }) =>
       role === "worker"
         ? [program("worker"), [url, blobs]]
-        : [program("submitter"), [url, folder, String(seed), String(number), hasPoison(number) ? "poison" : "sound"]],
+        : [
+            program("submitter"),
+            [
+              url,
+              folder,
+              String(seed),
+              String(number),
+              hasPoison(number) ? "poison" : "sound",
+              isSmall ? "small" : "any",
+            ],
+          ],
     heard: (_, { event }) => void (event?.name === "write.rejected" && staleWritesRejected++),
     // The poison row; and a process that starts while there is no server ends, and says so.
     mayEnd: ({ role, signal, code }) =>
@@ -82,11 +97,12 @@ export async function runBatches(options: BatchesOptions): Promise<BatchesOutcom
   const isUnderWay = (): boolean =>
     fleet.missing() === 0 && readHistories(histories).some(({ what }) => what === "ack");
   while (!isUnderWay()) await pause(50);
-  const acts = await strike(options, fleet, (until) => (serverAwayUntil = until));
+  const submitted = new Count(histories);
+  const acts = await strike(options, fleet, submitted, (until) => (serverAwayUntil = until));
   writeFileSync(join(folder, ENOUGH), "");
   const plans = (): Map<string, Planned> => {
     const asked = readHistories(histories).flatMap((line) => (line.what === "ask" ? [line.key] : []));
-    return new Map(asked.map((key) => [key, planOf(seed, key, hasPoison(Number(key.split("-")[0])))]));
+    return new Map(asked.map((key) => [key, planOf(seed, key, hasPoison(Number(key.split("-")[0])), isSmall)]));
   };
   await untilEnded(engine, () => {
     const lines = readHistories(histories);
@@ -128,15 +144,16 @@ function hasPoison(submitter: number): boolean {
 
 /** Kills until there are enough, and waits between two for most places to be filled: some processes have to get on with it. */
 async function strike(
-  { kills, seed, server }: BatchesOptions,
+  { kills, batches, seed, server }: BatchesOptions,
   fleet: Fleet<Role>,
+  submitted: Count,
   serverAway: (untilMono: number) => void,
 ): Promise<Record<string, number>> {
   const chance = new Chance(seed);
   const acts = { worker: 0, submitter: 0, two: 0, all: 0, killServer: 0, restartServer: 0 };
   let nextServer = Math.min(KILLS_PER_SERVER, Math.ceil(kills / 3));
   let told = 0;
-  while (fleet.kills.length < kills) {
+  while (fleet.kills.length < kills || (batches !== null && submitted.now() < batches)) {
     await pause(chance.whole(PAUSE_MS.least, PAUSE_MS.most));
     if (fleet.missing() > 2) continue;
     const living = (role: Role): ReturnType<typeof fleet.places> =>
@@ -157,9 +174,30 @@ async function strike(
       await server.start();
       serverAway(performance.now() + AFTERMATH_MS);
     }
-    if (fleet.kills.length >= told + 50) process.stderr.write(`${(told = fleet.kills.length)} of ${kills} kills\n`);
+    if (fleet.kills.length >= told + 50)
+      process.stderr.write(`${(told = fleet.kills.length)} of ${kills} kills, ${submitted.now()} batches\n`);
   }
   return acts;
+}
+
+/** How many batches were acknowledged, counted now and then. */
+class Count {
+  readonly #histories: string;
+  #count = 0;
+  #atMono = Number.NEGATIVE_INFINITY;
+
+  constructor(histories: string) {
+    this.#histories = histories;
+  }
+
+  now(): number {
+    if (performance.now() - this.#atMono > COUNTED_MS) {
+      const acked = readHistories(this.#histories).flatMap((line) => (line.what === "ack" ? [line.key] : []));
+      this.#count = new Set(acked).size;
+      this.#atMono = performance.now();
+    }
+    return this.#count;
+  }
 }
 
 function some<T>(chance: Chance, of: readonly T[], count: number): T[] {

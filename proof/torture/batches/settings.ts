@@ -11,5 +11,7 @@ export const HEARTBEAT = {
 
 /** A submitter waits while so many of its batches have not ended. */
 export const MAX_LEFT = 4;
+/** The same in a campaign of many small batches. */
+export const MAX_LEFT_OF_MANY = 50;
 /** The file in the rig's folder that says: begin no further batch. */
 export const ENOUGH = "enough";

@@ -1,16 +1,24 @@
-// One submitter process of the rig for batches: `node submitter.ts URL FOLDER SEED NUMBER POISON`. It submits its batches one after the other, from
+// One submitter process of the rig for batches: `node submitter.ts URL FOLDER SEED NUMBER POISON SIZES`. It submits its batches one after the other, from
 // the first that no earlier life of it saw acknowledged, and goes on with what a killed life of it left.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { type EngineEvent, open } from "../../../src/index.ts";
+import { type Engine, type EngineEvent, open } from "../../../src/index.ts";
 import { runUnderParent, tellParent } from "../../../src/torture/fleet.ts";
 import { readHistories, say } from "./history.ts";
 import { KINDS, kindOf } from "./kinds.ts";
 import { type Input, keyOf, type Planned, planOf } from "./plan.ts";
-import { ENOUGH, HEARTBEAT, MAX_LEFT } from "./settings.ts";
+import { ENOUGH, HEARTBEAT, MAX_LEFT, MAX_LEFT_OF_MANY } from "./settings.ts";
 
-const [url, folder, seed, place, poison] = process.argv.slice(2) as [string, string, string, string, string];
+const [url, folder, seed, place, poison, sizes] = process.argv.slice(2) as [
+  string,
+  string,
+  string,
+  string,
+  string,
+  string,
+];
+const isSmall = sizes === "small";
 
 function heard(event: EngineEvent): void {
   if (event.name === "batch.ended") say({ what: "ended", id: event.batch, round: event.round });
@@ -34,6 +42,17 @@ function nextNumber(): number {
   return number;
 }
 
+/** A second round of what failed, once, also if an earlier life has begun it. False: this process is asked to end. */
+async function retried(engine: Engine, id: string, stop: AbortSignal): Promise<boolean> {
+  while (!stop.aborted) {
+    const info = (await engine.batch(id))!;
+    if (info.round > 1 || (info.endedAt !== null && info.rows.failed === 0)) return true;
+    if (info.endedAt !== null) await engine.retryBatch(id);
+    else await pause(20);
+  }
+  return false;
+}
+
 const asked = new Set<string>();
 /** By this life or an earlier one. */
 function wasAsked(key: string): boolean {
@@ -46,11 +65,12 @@ runUnderParent(async (stop) => {
   await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false, onEvent: heard });
   tellParent({});
   const isFull = async (): Promise<boolean> =>
-    (await Promise.all((["open", "sealed"] as const).map((state) => engine.batches({ state })))).flat().length >
-    2 * MAX_LEFT;
+    (await Promise.all((["open", "sealed"] as const).map((state) => engine.batches({ state, limit: 1_000 })))).flat()
+      .length >
+    2 * (isSmall ? MAX_LEFT_OF_MANY : MAX_LEFT);
   let number = nextNumber();
   while (!stop.aborted) {
-    const plan = planOf(Number(seed), keyOf(Number(place), number), poison === "poison");
+    const plan = planOf(Number(seed), keyOf(Number(place), number), poison === "poison", isSmall);
     const { key } = plan;
     // What was begun is brought to its end also if there is enough.
     if (existsSync(join(folder, ENOUGH)) && !wasAsked(key)) {
@@ -65,6 +85,8 @@ runUnderParent(async (stop) => {
       say({ what: "ask", key });
       asked.add(key);
       const { id, rows } = await engine.submit(kindOf(plan.kind), source(plan), { key });
+      if (plan.act === "abort") await engine.abortBatch(id);
+      else if (plan.act === "retry" && !(await retried(engine, id, stop))) break;
       say({ what: "ack", key, id, rows });
       number++;
     } catch (thrown) {

@@ -43,7 +43,7 @@ function withRows({ lease, change }: Settlement, more: Partial<RowEnds>): Settle
 export function specifyBatchRows(specify: Specify): void {
   const onBatches = batchSpecifier(specify);
 
-  onBatches("rows are marked as they end, and count at once; the next attempt gets the marks", async (on) => {
+  onBatches("BR-014 rows are marked as they end, and count at once; the next attempt gets the marks", async (on) => {
     await on.submit("b", [5]);
     const worker = await on.fixture.worker("w");
     const job = await worker.next();
@@ -85,7 +85,7 @@ export function specifyBatchRows(specify: Specify): void {
     assert.deepEqual(await on.batches.failures("b", 1, null, 10), []);
   });
 
-  onBatches("rows of a stale attempt end nothing, whatever it writes", async (on) => {
+  onBatches("BR-022 rows of a stale attempt end nothing, whatever it writes", async (on) => {
     const { fixture } = on;
     await on.submit("b", [5]);
     const [zombie, heir] = [await fixture.worker("zombie"), await fixture.worker("heir")];

@@ -231,7 +231,7 @@ export function specifyBatches(specify: Specify): void {
   });
 
   onBatches(
-    "blocks of a held batch are not claimed before its seal, and then in pieces that may be cut",
+    "BR-024 blocks of a held batch are not claimed before its seal, and then in pieces that may be cut",
     async (on) => {
       const { fixture, batches } = on;
       await on.open("b", { held: true });
@@ -250,6 +250,32 @@ export function specifyBatches(specify: Specify): void {
       while (await other.tend(2));
       assert.deepEqual(await on.runAll(worker), ["b:1:0", "b:1:1", "b:1:2", "b:1:3", "b:1:4"]);
       assert.deepEqual(await on.settle(), ["b"]);
+    },
+  );
+
+  onBatches(
+    "BR-022 BR-023 BR-024 recovery takes what still runs, and leaves the state of each batch alone",
+    async (on) => {
+      const { fixture, batches } = on;
+      await on.submit("sealed", [1, 1]);
+      await on.open("open");
+      await batches.append("open", 1, blocksOf("open", [1]));
+      await on.open("held", { held: true });
+      await batches.append("held", 1, blocksOf("held", [1]));
+      const [dead, heir] = [await fixture.worker("dead"), await fixture.worker("heir")];
+      const held = await dead.claim(10);
+      assert.deepEqual(idsOf(held).toSorted(), ["open:1:0", "sealed:1:0", "sealed:1:1"]);
+      // It ends between the death and the recovery, by a settlement that was on its way.
+      await dead.settle(SETTLE.succeed(held.find(({ lease }) => lease.jobId === "sealed:1:0")!));
+      const before = await batches.get(["sealed", "open", "held"]);
+      await fixture.bury(dead);
+      assert.deepEqual(await batches.get(["sealed", "open", "held"]), before);
+      assert.deepEqual(await fixture.states("sealed:1:0", "sealed:1:1", "open:1:0"), ["succeeded", "queued", "queued"]);
+      assert.deepEqual(
+        idsOf(await heir.claim(10)).toSorted(),
+        ["open:1:0", "sealed:1:1"],
+        "and none of the held batch",
+      );
     },
   );
 

@@ -127,7 +127,7 @@ async function submitted(
   { jobId: key, input, context }: Order,
 ): Promise<() => Promise<Ended | null>> {
   const rows = JSON.parse(input!.json) as never[];
-  const { id } = await engine.submit(batch as never, rows, { key, context: JSON.parse(context) as never });
+  const { id } = await engine.submit(batch, rows, { key, context: JSON.parse(context) as never });
   return async () => {
     const info = await engine.batch(id);
     const done = await engine.get(`${id}:done:1`);
