@@ -9,7 +9,8 @@ import type { AnyCollection } from "../collections/contract.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
 import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
-import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { RequestWorker } from "../requests/request-worker.ts";
+import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import { type CollectionState, isOpen } from "../job/collections.ts";
@@ -58,7 +59,7 @@ export interface Wiring {
   /** Values of secrets. Omitted: there are none. */
   readonly secrets?: SecretSource;
   /** In place of the network, for tests. Omitted: the network. */
-  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
+  readonly wire?: { readonly wire?: Wire; readonly dnsServers?: readonly string[] };
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
   /** Kinds of collections. Omitted: none. */

@@ -27,7 +27,7 @@ import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { RedisOptions } from "../stores/redis/address.ts";
 import type { StoreName } from "../stores/registry.ts";
-import type { Wire } from "../requests/request-worker.ts";
+import type { Wire } from "../requests/wire.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";

@@ -372,4 +372,4 @@ export function kindsOfRequest(one: AnyRequest): readonly object[] {
 export function requestsOf(jobs: readonly object[]): ReadonlyMap<string, AnyRequest> {
   return new Map(jobs.filter(isRequest).map((one) => [one.name, one]));
 }
-export type { Wire } from "../requests/request-worker.ts";
+export type { Wire } from "../requests/wire.ts";

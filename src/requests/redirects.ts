@@ -3,7 +3,7 @@
 import { refused, type Rendered } from "./rendered.ts";
 import { checkedUrl } from "./rendered.ts";
 import type { RequestSettings } from "./contract.ts";
-import type { Answer, NoAnswer } from "./sender.ts";
+import type { Answer, NoAnswer } from "./wire.ts";
 
 export interface Hop {
   readonly request: Rendered;

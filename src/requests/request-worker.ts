@@ -6,7 +6,7 @@ import { EndsWith } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, type InterruptionReason, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { backoffMs, type JobDraft, type KindSettings } from "../job/job.ts";
+import { backoffMs, type JobDraft, type KindSettings, type Outcome } from "../job/job.ts";
 import { encodeJson, type Json } from "../job/json.ts";
 import type { JobKey } from "../job/limits.ts";
 import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
@@ -26,9 +26,14 @@ import { nextHop, type Hop } from "./redirects.ts";
 import { render, shownUrl } from "./rendered.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets, type SecretSource } from "./secrets.ts";
-import { type Answer, type NoAnswer, Sender, type Sending, type SendOptions } from "./sender.ts";
+import { Sender } from "./sender.ts";
+import type { Answer, NoAnswer, SendOptions, Wire } from "./wire.ts";
 
 const MAX_SHOWN_BODY = 4_096;
+/** How long a request waits whose store failed. */
+const STORE_PAUSE_MS = 1_000;
+/** How the attempt before ended if its job had ended with it. */
+const RETRIED: readonly (Outcome | null)[] = ["failed", "succeeded", "cancelled"];
 
 export interface RequestWorkerDeps {
   readonly store: Store;
@@ -44,9 +49,6 @@ export interface RequestWorkerDeps {
   /** Name servers instead of the system's. Omitted: the system's. */
   readonly dnsServers?: readonly string[];
 }
-
-/** What stands between a request and the network. */
-export type Wire = (hop: Hop, options: SendOptions, deadlineMono: number) => Pick<Sending, "ended" | "abort">;
 
 /** How a sending ended, with all hops that it took. */
 interface Ended {
@@ -136,12 +138,25 @@ export class RequestWorker {
 
   async #run(contract: AnyRequest, stored: Json, attempt: RequestAttempt): Promise<EndsWith> {
     const one = new OneRequest(this.#deps, contract, stored, attempt);
+    try {
+      return await this.#runOne(one, stored);
+    } catch (thrown) {
+      // The store failed. A request that may have been sent must not end as failed by that: the next attempt would take it for one whose outcome was known.
+      if (contract.request.ifUnknown === "resend") throw thrown;
+      return one.releasedBy(thrown);
+    }
+  }
+
+  async #runOne(one: OneRequest, stored: Json): Promise<EndsWith> {
+    const { contract, attempt } = one;
     const { ifUnknown } = contract.request;
     const input = await one.parsed();
     if (input instanceof OutliveError) return one.failed("refused", input, true);
     const sentBefore = unknownSending(attempt.job.steps);
     if (sentBefore !== null) {
-      const decided = await one.afterUnknown(sentBefore);
+      // That attempt ended by itself, whatever it knew, and a person has retried the request since: that is the decision to send it.
+      const isRetried = RETRIED.includes(attempt.job.lastOutcome);
+      const decided = isRetried ? await one.maySend(sentBefore) : await one.afterUnknown(sentBefore);
       if (decided !== null) return decided;
     }
     let marked = false;
@@ -169,6 +184,7 @@ export class RequestWorker {
     } catch (thrown) {
       // Before it was sent: `send`, a secret or the store failed.
       if (marked) throw thrown;
+      if (attempt.abortedBy !== undefined) return await one.interrupted(attempt.abortedBy, false);
       if (thrown instanceof OutliveError && thrown.code === ErrorCode.requestRefused)
         return one.failed("refused", thrown, true);
       if (thrown instanceof TerminalError) return one.failed("refused", thrown, true);
@@ -545,10 +561,7 @@ class OneRequest {
         );
     }
     const decision = (outcome!.result === null ? null : JSON.parse(outcome!.result)) as UnknownDecision | null;
-    if (decision === "resend") {
-      await attempt.step(knownMark(sentBy), () => null);
-      return null;
-    }
+    if (decision === "resend") return this.maySend(sentBy);
     if (typeof decision === "object" && decision !== null && Number.isInteger(decision.status)) {
       const { status, body } = decision;
       const given = {
@@ -563,6 +576,19 @@ class OneRequest {
       return this.#respond(given, { status, bytes: 0, durationMs: 0 });
     }
     return this.failed("unknown", new Error("it was sent, its outcome is unknown, and onUnknown failed it"), true);
+  }
+
+  /** Runs again soon, at no cost. What was sent is found by its mark. */
+  releasedBy(thrown: unknown): EndsWith {
+    const { message } = toStoredError(thrown);
+    return new EndsWith(
+      transitions.release(this.#view, `it could not be settled: ${cutText(message, 300)}`, STORE_PAUSE_MS),
+    );
+  }
+
+  /** The earlier sending is decided on, and that is durable before another one. */
+  async maySend(sentBy: number): Promise<null> {
+    return this.attempt.step(knownMark(sentBy), () => null);
   }
 
   #waitFor(id: string, sentBy: number): EndsWith {

@@ -2,39 +2,10 @@
 // it hands a request to a socket and not before. It decides nothing about what follows. undici has no total timeout, and its body timeout begins again
 // with each chunk, so the total is ours: one timer for all that are under way.
 import { OutliveError } from "../job/errors.ts";
-import { BlobUpload, type BlobBody, codingOf, decoded, type ResponseBlobs, TooLarge, Undecodable } from "./body.ts";
+import { BlobUpload, type BlobBody, codingOf, decoded, TooLarge, Undecodable } from "./body.ts";
 import type { Dispatcher } from "./connections.ts";
-import type { Timeouts } from "./contract.ts";
 import type { Rendered } from "./rendered.ts";
-
-export interface Answer {
-  readonly is: "answer";
-  readonly status: number;
-  readonly headers: Readonly<Record<string, string>>;
-  /** Decoded. */
-  readonly body: Buffer | BlobBody;
-  readonly wireBytes: number;
-}
-
-/** How it ended without an answer that can be used. `sent`: a byte may have gone out. */
-export interface NoAnswer {
-  readonly is: "none";
-  readonly sent: boolean;
-  readonly fault: "network" | "timeout" | "refused" | "too-large" | "aborted";
-  readonly message: string;
-  /** Of an answer that had begun. */
-  readonly status: number | null;
-}
-
-export interface SendOptions {
-  readonly timeouts: Timeouts;
-  readonly maxResponse: number;
-  /** The body is not kept. */
-  readonly ignoreBody: boolean;
-  /** Large answers go there, under this key; null: they are an error. */
-  readonly blobs: { readonly store: ResponseBlobs; readonly key: string; readonly max: number } | null;
-  readonly fresh: boolean;
-}
+import type { Answer, NoAnswer, SendOptions } from "./wire.ts";
 
 const TICK_MS = 100;
 /** More informational answers than this are an attack. */

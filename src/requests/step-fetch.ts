@@ -8,7 +8,8 @@ import type { AddressRule } from "./addresses.ts";
 import { Connections, type Dispatcher } from "./connections.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets } from "./secrets.ts";
-import { type Answer, type NoAnswer, Sender } from "./sender.ts";
+import { Sender } from "./sender.ts";
+import type { Answer, NoAnswer } from "./wire.ts";
 
 export interface StepFetchOptions {
   /** What is done if a POST or PATCH was sent and its outcome is not known: "resend" it, or "fail" the job. Other methods are sent again. */

@@ -97,6 +97,7 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     ...attempts(on, counter, histogram),
     ...deaths(on, counter, histogram),
     ...batchEnds(on, counter),
+    ...requests(on, counter),
     ...collectionEvents(on, counter),
     ...troubles(on, counter),
   ];
@@ -163,6 +164,44 @@ function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => 
     on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
   ];
 }
+
+/** Hosts that have a label of their own; others are "other". */
+const MAX_HOSTS = 200;
+
+function requests(on: On, counter: MakeCounter): (() => void)[] {
+  const ended = counter(
+    "outlive_requests_total",
+    "Sendings of requests, by host and class of status; without an answer by what was wrong",
+    "kind",
+    "host",
+    "class",
+  );
+  const recovered = counter(
+    "outlive_requests_recovered_total",
+    "Requests in flight when their worker died, by what was decided",
+    "kind",
+    "decision",
+  );
+  const hosts = new Set<string>();
+  const label = (host: string): string => {
+    if (hosts.size < MAX_HOSTS) hosts.add(host);
+    return hosts.has(host) ? host : "other";
+  };
+  return [
+    on("request.ended", ({ kind, host, status, fault }) =>
+      ended.inc({
+        kind,
+        host: label(host),
+        class: status === null ? (fault ?? "none") : `${Math.floor(status / 100)}xx`,
+      }),
+    ),
+    on("job.recovered", ({ kind, decision, success }) => {
+      if (success && REQUEST_DECISIONS.includes(decision)) recovered.inc({ kind, decision });
+    }),
+  ];
+}
+
+const REQUEST_DECISIONS: readonly string[] = ["resend", "unsent", "ask", "unknown"];
 
 function collectionEvents(on: On, counter: MakeCounter): (() => void)[] {
   const changed = counter("outlive_collections_changed_total", "New states of collections", "kind", "state");

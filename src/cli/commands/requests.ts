@@ -109,7 +109,7 @@ function overviewLines(kinds: readonly Overview[], pen: Pen): string {
   const stopped = kinds.flatMap(({ kind, stopped: of }) =>
     of.map((one) => `${kind} ${oneLine(one.key)}: ${whyStopped(one)}`),
   );
-  return [table, ...keys, ...stopped].join("\n");
+  return [...table, ...keys, ...stopped].join("\n");
 }
 
 function whyStopped({ paused, heldOffUntil }: Overview["stopped"][number]): string {
@@ -160,5 +160,7 @@ function unknownLines(requests: readonly UnknownOne[], pen: Pen): string {
     { title: "SINCE" },
   ];
   const rows = requests.map(({ jobId, kind, is, at }) => [jobId, kind, is, ago(Date.now() - at)]);
-  return `${grid(pen, columns, rows)}\nSend one again: outlive retry ID. It may then have been done twice.`;
+  return [...grid(pen, columns, rows), "Send one again: outlive retry ID. It may then have been done twice."].join(
+    "\n",
+  );
 }
