@@ -1,9 +1,10 @@
 // Builds dist, from nothing: what `npm pack` publishes. The declarations keep their comments, which editors show; the code does not, because
-// comments were 90 KB of its 645. Declarations that no entry point of the exports map reaches are removed, because no program can import them.
+// comments were 90 KB of its 645. Declarations that no entry point of the exports map reaches are removed, because no program can name them.
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { keepReachable } from "./declarations.mjs";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 const dist = join(root, "dist");
@@ -23,23 +24,12 @@ function compile(...options) {
 function removeUnreachableDeclarations() {
   /** @type {{ exports: Record<string, string | { types: string }> }} */
   const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-  /** @type {Set<string>} */
-  const reached = new Set();
-  for (const target of Object.values(manifest.exports))
-    if (typeof target !== "string") reach(join(root, target.types), reached);
-  for (const name of readdirSync(dist, { recursive: true, encoding: "utf8" }))
-    if (name.endsWith(".d.ts") && !reached.has(join(dist, name))) rmSync(join(dist, name));
-}
-
-/**
- * @param {string} file
- * @param {Set<string>} reached
- */
-function reach(file, reached) {
-  if (reached.has(file)) return;
-  reached.add(file);
-  for (const [, specifier = ""] of readFileSync(file, "utf8").matchAll(
-    /\b(?:from|import)\b\s*\(?\s*["'](\.[^"']+)["']/g,
-  ))
-    reach(join(dirname(file), specifier.replace(/\.[jt]s$/, ".d.ts")), reached);
+  const entries = Object.values(manifest.exports).flatMap((target) =>
+    typeof target === "string" ? [] : [join(root, target.types)],
+  );
+  const all = readdirSync(dist, { recursive: true, encoding: "utf8" }).filter((name) => name.endsWith(".d.ts"));
+  keepReachable(
+    entries,
+    all.map((name) => join(dist, name)),
+  );
 }

@@ -4,8 +4,10 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { takes } from "../src/engine/option-checks.ts";
 import {
   BATCH_OPTIONS,
+  COLLECTION_OPTIONS,
   KIND_OPTIONS,
   PROGRAM_OPTIONS,
+  REQUEST_OPTIONS,
   type Setting,
   SETTINGS,
   WORKER_OPTIONS,
@@ -23,6 +25,9 @@ const INTERFACES: readonly { readonly file: string; readonly name: string; reado
   { file: "src/engine/config.ts", name: "WorkFileOptions", prefix: "work.", rows: SETTINGS },
   { file: "src/engine/options.ts", name: "KindOptions", prefix: "", rows: KIND_OPTIONS },
   { file: "src/engine/batch.ts", name: "BatchOptions", prefix: "", rows: BATCH_OPTIONS },
+  { file: "src/engine/request.ts", name: "RequestOptions", prefix: "", rows: REQUEST_OPTIONS },
+  { file: "src/engine/request.ts", name: "RequestRetryOptions", prefix: "retry.", rows: REQUEST_OPTIONS },
+  { file: "src/engine/collection.ts", name: "CollectionOptions", prefix: "", rows: COLLECTION_OPTIONS },
   { file: "src/engine/options.ts", name: "RetryOptions", prefix: "retry.", rows: KIND_OPTIONS },
   { file: "src/engine/options.ts", name: "BackoffOptions", prefix: "retry.backoff.", rows: KIND_OPTIONS },
   { file: "src/stores/postgres/address.ts", name: "PostgresOptions", prefix: "postgres.", rows: ENGINE_OPTIONS },
@@ -74,7 +79,12 @@ ${sections(PROGRAM_OPTIONS)}
 ${sections(WORKER_OPTIONS)}
 ## Options of \`job()\`
 
-${sections(KIND_OPTIONS)}`;
+${sections(KIND_OPTIONS)}
+## Options of \`request()\`
+
+${wrapped("In addition to `grace` and `retry` of `job()`. [requests.md](requests.md) explains them.")}
+
+${sections(REQUEST_OPTIONS)}`;
 }
 
 function sections(rows: Rows): string {

@@ -1,5 +1,5 @@
 // Runs the tests with Node's own runner and ends with its summary. `npm test` runs all of them; `npm test -- <files or options>`
-// passes on what it is given, and the files named there replace the whole. It also owns the PostgreSQL and Redis servers that tests
+// passes on what it is given, and the files named there replace the whole. It also owns the PostgreSQL, Redis and RabbitMQ servers that tests
 // share: started when the first of them asks for it over a socket, and stopped when the run has ended, however it ended.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -34,6 +34,10 @@ const sockets = {
   OUTLIVE_TEST_REDIS_SOCKET: share("redis", async () => {
     const { RedisServer } = await import("../proof/servers/redis-server.ts");
     return RedisServer.create();
+  }),
+  OUTLIVE_TEST_RABBITMQ_SOCKET: share("rabbitmq", async () => {
+    const { RabbitmqServer } = await import("../proof/servers/rabbitmq-server.ts");
+    return RabbitmqServer.create();
   }),
 };
 

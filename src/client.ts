@@ -9,6 +9,7 @@ export {
   type Report,
 } from "./engine/client.ts";
 export { batch } from "./engine/batch.ts";
+export { collection } from "./engine/collection.ts";
 export type { OutliveConfig } from "./engine/config.ts";
 export { job } from "./engine/options.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";

@@ -5,6 +5,15 @@ export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batc
 export type { Ingested } from "./batches/batch-worker.ts";
 export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
+export type { CollectionInfo, CollectionStarted, CollectOptions, SeriesInfo } from "./collections/collection-client.ts";
+export type {
+  Collected,
+  CollectedPart,
+  CollectionContract,
+  CollectionEnded,
+  RequestRun,
+} from "./collections/contract.ts";
+export { type Bytes, collection, type CollectionOptions } from "./engine/collection.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
 export type { KeyLimits } from "./engine/key-limits.ts";
@@ -31,6 +40,7 @@ export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";
 export type { BatchState } from "./job/batches.ts";
+export type { CollectionState, ParkedRow as ParkedMessage, PutAnswer } from "./job/collections.ts";
 export type { Counters, CrashAction, Enqueued, HistoryEntry, JobDetails, JobId, JobInfo, JobState } from "./job/job.ts";
 export type { Json } from "./job/json.ts";
 export type { KeyState } from "./job/limits.ts";

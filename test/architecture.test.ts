@@ -35,6 +35,8 @@ const peerFiles: Readonly<Record<string, string>> = {
   "@aws-sdk/client-s3": "src/blobs/s3.ts",
   "@azure/storage-blob": "src/blobs/azure.ts",
   "csv-parse": "src/files/csv.ts",
+  undici: "src/requests/connections.ts",
+  amqplib: "src/brokers/rabbitmq/connection.ts",
 };
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
@@ -293,10 +295,10 @@ const rules: readonly Rule[] = [
     keeps: [["src/telemetry/metrics.ts", 'import type { Registry } from "prom-client";']],
   },
   {
-    title: "the peers of blobs and files are imported in one file each, and loaded only when they are needed",
+    title: "the peers of blobs, files and requests are imported in one file each, and loaded only when they are needed",
     offences: (path, text) =>
       importsOf(text)
-        .filter(({ specifier }) => /^(@aws-sdk|@smithy|@azure|csv-parse)(\/|$)/.test(specifier))
+        .filter(({ specifier }) => /^(@aws-sdk|@smithy|@azure|csv-parse|undici)(\/|$)/.test(specifier))
         .flatMap(({ specifier, typeOnly }) => {
           if (path !== peerFiles[specifier]) return [`${path} imports ${specifier}`];
           const atOnce = new RegExp(`^import\\b(?!\\s+type)[^;]*["']${specifier}["']`, "m");
@@ -309,6 +311,7 @@ const rules: readonly Rule[] = [
       ["src/blobs/azure.ts", 'import { DefaultAzureCredential } from "@azure/identity";'],
       ["src/files/csv.ts", 'import { parse } from "csv-parse";'],
       ["src/files/ndjson.ts", 'import { parse } from "csv-parse/sync";'],
+      ["src/requests/sender.ts", 'import type { Dispatcher } from "undici";'],
     ],
     keeps: [
       [

@@ -279,6 +279,46 @@ test("examples/limits.ts keeps to its limits", async (t) => {
   ]);
 });
 
+test("examples/schedules.ts runs what was planned, and the latest of what was missed", async (t) => {
+  const program = folder(t).start("schedules.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines, [
+    "acme: the report of any, planned for 2026-03-29T00:00:00.000Z",
+    "nightly: the report of 2026-03-29, planned for 2026-03-29T01:00:00.000Z",
+    "acme: the report of any, planned for 2026-03-29T12:00:00.000Z",
+    "nightly: the report of 2026-03-30, planned for 2026-03-30T01:00:00.000Z, late",
+    "next: 2026-03-31T01:00:00.000Z (+02:00)",
+    "next: 2026-04-01T01:00:00.000Z (+02:00)",
+    "skipped: 0",
+  ]);
+});
+
+test("examples/llm-calls.ts has hundreds of calls in flight, each followed once", async (t) => {
+  const program = folder(t).start("llm-calls.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines, ["500 summaries, hundreds in flight at once", "summary of document 7"]);
+});
+
+test("examples/webhooks.ts delivers in order, signed, and disables what is gone", async (t) => {
+  const program = folder(t).start("webhooks.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines.toSorted(), [
+    "disabled: gone, the endpoint answered 410",
+    "given up: gone status 410",
+    "in order: 1 signed, 2 signed, 3 signed",
+  ]);
+});
+
+test("examples/gently.ts keeps to the rate of each host", async (t) => {
+  const program = folder(t).start("gently.ts");
+  await program.untilEnd();
+  assert.deepEqual(program.lines, [
+    "300 pages of 30 hosts",
+    "each host got its ten one by one",
+    "hosts did not wait for each other",
+  ]);
+});
+
 test("examples/rerun.ts runs again for what came during the run, and joins what belongs together", async (t) => {
   const program = folder(t).start("rerun.ts");
   await program.untilEnd();
@@ -299,6 +339,8 @@ for (const [page, examples] of [
   ["waiting.md", ["approval.ts", "fan-out.ts"]],
   ["limits.md", ["limits.ts"]],
   ["dedupe.md", ["rerun.ts"]],
+  ["schedules.md", ["schedules.ts"]],
+  ["requests.md", ["llm-calls.ts", "webhooks.ts", "gently.ts"]],
 ] as const) {
   test(`the code in docs/${page} is that of ${examples.join(" and ")}`, () => {
     const plain = (text: string): string =>

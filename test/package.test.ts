@@ -31,9 +31,18 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
   "outlive/files": ["csv", "ndjson"],
+  "outlive/requests": ["request", "secret", "standardWebhooks", "stepFetch"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
-  "outlive/testing": ["KNOWN_BUGS", "blobConformance", "crashTest", "effect", "storeConformance", "virtualClock"],
+  "outlive/testing": [
+    "KNOWN_BUGS",
+    "answers",
+    "blobConformance",
+    "crashTest",
+    "effect",
+    "storeConformance",
+    "virtualClock",
+  ],
 };
 
 type Manifest = {

@@ -6,6 +6,7 @@ import { derivedFiles } from "../scripts/settings-docs.ts";
 import { accepts } from "../src/engine/option-checks.ts";
 import {
   BATCH_OPTIONS,
+  COLLECTION_OPTIONS,
   defaultIn,
   KIND_OPTIONS,
   PROGRAM_OPTIONS,
@@ -20,6 +21,7 @@ const TABLES: Readonly<Record<string, Readonly<Record<string, Setting>>>> = {
   WORKER_OPTIONS,
   KIND_OPTIONS,
   BATCH_OPTIONS,
+  COLLECTION_OPTIONS,
 };
 
 for (const { path, text } of derivedFiles()) {

@@ -49,7 +49,7 @@ export class Drainers {
     this.#first = programs[0]!;
   }
 
-  /** Fills `count` jobs of this priority (null: takes what is there), drains as many, and answers the rates. */
+  /** Fills `count` jobs of this priority (null: takes what is there), drains as many, and returns the rates. */
   async round(count: number, priority: number | null = 0): Promise<Round> {
     if (priority !== null) await this.#first.ask("fill", { count, priority });
     for (const program of this.programs) await program.ask("reset");

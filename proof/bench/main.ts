@@ -8,6 +8,7 @@ import type { Figure } from "./figure.ts";
 import { Bench, type Metric } from "./harness.ts";
 import { batchMetrics } from "./batches/index.ts";
 import { metrics } from "./metrics/index.ts";
+import { requestMetrics } from "./requests/index.ts";
 import { type AgainstOptions, type Options, readAgainst, readOptions, Usage } from "./options.ts";
 import { installPeers, PeersMissing } from "./peers.ts";
 import { broken, jsonLine, missed, table } from "./report.ts";
@@ -27,11 +28,14 @@ process.exit();
 async function main(argv: readonly string[]): Promise<number> {
   const against = readAgainst(argv);
   if (against) return compareWith(against);
-  const metricsOf = (batches: boolean): typeof metrics => (batches ? batchMetrics : metrics);
-  const options = readOptions(argv, (store, batches) => metricsOf(batches)[store].flatMap(({ names }) => names));
+  const metricsOf = (batches: boolean, requests: boolean): typeof metrics =>
+    requests ? requestMetrics : batches ? batchMetrics : metrics;
+  const options = readOptions(argv, (store, batches, requests) =>
+    metricsOf(batches, requests)[store].flatMap(({ names }) => names),
+  );
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
-  const chosen = metricsOf(options.batches)[options.store].filter(({ names }) =>
+  const chosen = metricsOf(options.batches, options.requests)[options.store].filter(({ names }) =>
     names.some((name) => wanted(options, name)),
   );
   if (options.peers && chosen.some(({ peers }) => peers?.[options.store])) installPeers();

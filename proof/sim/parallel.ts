@@ -5,7 +5,7 @@ import { setImmediate as turn } from "node:timers/promises";
 /** What a child says: its end, or how far it is. */
 type Said<T> = { readonly result: T } | { readonly done: number };
 
-/** Runs one child for each list of arguments, and answers what each of them reported. `onDone` hears how much all of them have done. */
+/** Runs one child for each list of arguments, and returns what each of them reported. `onDone` hears how much all of them have done. */
 export function inParallel<T>(
   argumentLists: readonly (readonly string[])[],
   onDone: (done: number) => void = () => {},

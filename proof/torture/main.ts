@@ -1,18 +1,20 @@
-// `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] ...`: picks the rig by the option that only it has, or that of the processes if none
+// `npm run torture -- [--batches | --collections | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous | --requests] ...`: picks the rig by the option that only it has, or that of the processes if none
 // is given; the whole line is then its own.
 // Each rig ends with one line of JSON if it was asked for it, and with exit code 1 on any violation.
 import { USAGE } from "./usage.ts";
 
-/** A rig takes its arguments and answers whether every promise was kept. */
+/** A rig takes its arguments and returns whether every promise was kept. */
 type Rig = (args: readonly string[]) => Promise<boolean>;
 
 const RIGS: Readonly<Record<string, () => Promise<Rig>>> = {
+  "--collections": async () => (await import("./collections/command.ts")).collections,
   "--batches": async () => (await import("./batches/command.ts")).batches,
   "--features": async () => (await import("./features/command.ts")).features,
   "--power-loss": async () => (await import("./power-loss/command.ts")).powerLoss,
   "--kill-at-call": async () => (await import("./kill-at-call/command.ts")).killAtCall,
   "--migrate": async () => (await import("./migrate/command.ts")).migrateLarge,
   "--previous": async () => (await import("./previous/command.ts")).previous,
+  "--requests": async () => (await import("./requests/command.ts")).requests,
   "--restore": async () => (await import("./restore/command.ts")).restore,
 };
 

@@ -1,5 +1,5 @@
 /** What `npm run torture -- --help` says. */
-export const USAGE = `npm run torture -- [--batches | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous] [options]
+export const USAGE = `npm run torture -- [--batches | --collections | --features | --power-loss | --kill-at-call | --restore | --migrate | --previous | --requests] [options]
 
 Each rig ends with exit code 1 on any violation; --json makes its last line one of JSON. docs/testing.md says what they do and show.
 
@@ -19,6 +19,9 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
   --total N                 go on until N batches were submitted, of at most 8 rows each
 
+--collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers and the broker are killed
+  --store sqlite|postgres, --kills N, --seed N, --keep
+
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres, --seed N, --workers N, --keys N, --keep
   --kills N                 default 200; without --scenario, mixed has all of them and each other scenario half as many
@@ -26,6 +29,11 @@ Processes (without one of these options): real processes, killed, frozen and cut
                             store. Below 100 kills, fairness, schedules and open-transaction are smaller in proportion
   --ended-within MS         how long all jobs may take to end after the last kill, default 120000
   --plant A,B               the controls: limit, rate, room, fair, order, signals, wakes, events, schedules
+
+--requests: HTTP requests of all policies and in order, to a receiver that records them, while their processes are killed every 400 ms
+  --store sqlite|postgres|redis, --kills N, --seed N, --workers N, --keep
+  --in-flight N             of the kind that is sent again, in each process, default 200; of each of the three others half as many
+  --plant resend            the control: what must not be sent twice is sent again
 
 --power-loss: what a power loss leaves of the file
   --states N, --seed N, --scenario A,B, --again N

@@ -22,7 +22,8 @@ interface Advice {
     | "worker-blocked"
     | "failing"
     | "dead"
-    | "paused";
+    | "paused"
+    | "schedules-undeclared";
   /** Sets the exit code of `status --check`. */
   readonly needsPerson: boolean;
   /** The kinds it is about; empty: it is about none in particular. */
@@ -50,6 +51,7 @@ function advise(found: Surveyed, maxAgeMs: number): Advice[] {
     ...ofFailing(found.kinds),
     ...ofDead(found.kinds),
     ...ofPaused(found.kinds),
+    ...ofUndeclared(found.workers.some(works) ? (found.undeclared ?? []) : []),
   ];
   return [...advice.filter(({ needsPerson }) => needsPerson), ...advice.filter(({ needsPerson }) => !needsPerson)];
 }
@@ -209,6 +211,20 @@ function ofPaused(all: readonly KindStatus[]): Advice[] {
   );
 }
 
+/** While no worker is there, no schedule is declared: that says nothing of a deploy. */
+function ofUndeclared(names: readonly string[]): Advice[] {
+  if (names.length === 0) return [];
+  const named = names.slice(0, MAX_NAMED).join(", ");
+  const more = names.length > MAX_NAMED ? ` and ${count(names.length - MAX_NAMED, "more", "more")}` : "";
+  return [
+    say({
+      code: "schedules-undeclared",
+      text: `${count(names.length, "schedule is", "schedules are")} declared by no live worker: ${named}${more}.`,
+      next: "outlive schedules prune --dry-run",
+    }),
+  ];
+}
+
 function namesOf(kinds: readonly KindStatus[]): string[] {
   return kinds.map(({ kind }) => kind);
 }
@@ -242,6 +258,8 @@ export interface Survey {
   readonly lastQuarantinedAt: number | null;
   /** How many of them are there because what is stored of them is damaged. */
   readonly corruptCount: number;
+  /** Schedules that no live worker declares. Omitted: none. */
+  readonly undeclared?: readonly string[];
 }
 
 /** Queued jobs of one kind whose last attempt failed or took too long, among the newest that were looked at. */
@@ -293,6 +311,8 @@ export async function survey(engine: Engine, now: () => number): Promise<Survey>
     incidents,
     failing: await failures(engine, health.kinds),
     ...(await quarantine(engine, health.kinds)),
+    // A damaged table of schedules must not hide the rest.
+    undeclared: await engine.schedules.undeclared().catch(() => []),
   };
 }
 

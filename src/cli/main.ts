@@ -4,6 +4,7 @@ import { Command, CommanderError } from "commander";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { VERSION } from "../platform/identity.ts";
 import { batchesCommand } from "./commands/batches.ts";
+import { collectionsCommand } from "./commands/collections.ts";
 import { backupCommand, checkCommand } from "./commands/check.ts";
 import { demoCommand, tortureCommand } from "./commands/demo.ts";
 import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
@@ -13,6 +14,8 @@ import { limitCommand, limitsCommand } from "./commands/limit.ts";
 import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand } from "./commands/incidents.ts";
 import { recoverCommand, recoveryCommand } from "./commands/recover.ts";
+import { schedulesCommand } from "./commands/schedules.ts";
+import { requestsCommand } from "./commands/requests.ts";
 import { submitCommand } from "./commands/submit.ts";
 import { metricsCommand, statusCommand, workersCommand } from "./commands/status.ts";
 import { workCommand } from "./commands/work.ts";
@@ -30,7 +33,19 @@ const GROUPS: Readonly<Record<string, readonly string[]>> = {
   "Start and run:": ["init", "work", "demo"],
   "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "metrics"],
   "Change:": ["enqueue", "signal", "retry", "cancel", "quarantine", "pause", "resume", "limit", "limits", "recover"],
-  "Batches:": ["submit", "batches", "batch", "abort"],
+  "Batches, requests, collections and schedules:": [
+    "submit",
+    "batches",
+    "batch",
+    "abort",
+    "requests",
+    "collections",
+    "collection",
+    "put",
+    "abandon",
+    "parked",
+    "schedules",
+  ],
   "The store:": ["check", "backup", "migrate", "torture"],
 };
 
@@ -200,7 +215,10 @@ export const COMMANDS: readonly Register[] = [
   pauseCommand,
   limitCommand,
   limitsCommand,
+  schedulesCommand,
   batchesCommand,
+  requestsCommand,
+  collectionsCommand,
   submitCommand,
   workersCommand,
   recoverCommand,

@@ -60,7 +60,7 @@ export function jsonText(value: unknown): string {
 const OF_USERS: ReadonlySet<string> = new Set(["input", "result", "progress"]);
 
 function withInstants(value: unknown, key: string): unknown {
-  if (typeof value === "number" && /^at$|At$/.test(key)) return isoInstant(value);
+  if (typeof value === "number" && /^(at|until)$|At$/.test(key)) return isoInstant(value);
   if (typeof value !== "object" || value === null || OF_USERS.has(key)) return value;
   if (Array.isArray(value)) return value.map((member) => withInstants(member, key));
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, withInstants(member, name)]));

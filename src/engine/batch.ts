@@ -2,16 +2,19 @@
 // settings.ts.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
+import { isRequest } from "../requests/contract.ts";
+import { isCollection } from "../collections/contract.ts";
 import { doneKind, ingestKind, roundKind, type Tolerance } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { isScheduleDeclaration, type ScheduleDeclaration } from "../schedules/declaration.ts";
 import { check, refuse } from "./option-checks.ts";
+import { kindsOfRequest } from "./request.ts";
 import { job, type KindOptions, type LimitOptions, schemaOf } from "./options.ts";
 import { BATCH_OPTIONS } from "./settings.ts";
 
-export { isBatch };
+export { isBatch, isScheduleDeclaration };
 
 /** The options of a batch, in addition to its schemas and to those of a job, which hold for its blocks. */
 export interface BatchOptions {
@@ -95,9 +98,13 @@ function defined(options: Readonly<Record<string, unknown>>): Readonly<Record<st
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
 
-/** The contracts that `jobs` come to: a batch stands for the kinds of its jobs. */
+/** The contracts that `jobs` come to: a batch, a request or a collection stands for the kinds of its jobs. */
 export function kindsOf(jobs: readonly object[]): readonly object[] {
-  return jobs.flatMap((one) => (isBatch(one) ? Object.values(one.kinds) : isScheduleDeclaration(one) ? [] : [one]));
+  return jobs.flatMap((one) => {
+    if (isBatch(one) || isCollection(one)) return Object.values<object>(one.kinds);
+    if (isScheduleDeclaration(one)) return [];
+    return isRequest(one) ? kindsOfRequest(one) : [one];
+  });
 }
 
 /** The schedules among `jobs`, by name. */

@@ -10,7 +10,17 @@ import {
 import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
+import type { BlobStore } from "../blobs/blob-store.ts";
+import { openBlobs } from "../blobs/open.ts";
+import {
+  CollectionClient,
+  type CollectionInfo,
+  type CollectionStarted,
+  type CollectOptions,
+} from "../collections/collection-client.ts";
+import type { AnyCollection, CollectionContract } from "../collections/contract.ts";
 import type { BatchState, IngestedFile } from "../job/batches.ts";
+import type { CollectionState, ParkedRow, PutAnswer } from "../job/collections.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -30,12 +40,13 @@ import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from
 import { ScheduleClient } from "../schedules/schedules.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
+import { collectionsOf } from "./collection.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */
-export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres">;
+export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres" | "blobs">;
 
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };
@@ -72,6 +83,10 @@ export class Client {
   /** The schedules that this program declares. */
   protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
   #schedules: ScheduleClient | undefined;
+  /** The kinds of collections that this program knows. */
+  protected readonly collectionKinds: ReadonlyMap<string, AnyCollection>;
+  readonly #blobs: BlobStore | null;
+  #collectionClient: CollectionClient | undefined;
   #closed = false;
 
   /** Use `connect` or `open`. */
@@ -81,12 +96,16 @@ export class Client {
     release: () => Promise<void>,
     {
       batches = NO_BATCHES,
+      collections = NO_COLLECTIONS,
+      blobs = null,
       events = UNHEARD,
       schedules = NO_SCHEDULES,
       newId = idSource(systemClock, systemRandom),
     }: {
       batches?: ReadonlyMap<string, AnyBatch>;
       schedules?: ReadonlyMap<string, ScheduleDeclaration>;
+      collections?: ReadonlyMap<string, AnyCollection>;
+      blobs?: BlobStore | null;
       events?: Emitter;
       newId?: () => string;
     } = {},
@@ -97,6 +116,8 @@ export class Client {
     this.#release = release;
     this.batchKinds = batches;
     this.declaredSchedules = schedules;
+    this.collectionKinds = collections;
+    this.#blobs = blobs;
     this.#events = events;
   }
 
@@ -369,6 +390,121 @@ export class Client {
     return (this.#batchClient ??= new BatchClient(batches, this.#events, this.#newId));
   }
 
+  // ---- collections
+
+  /** Opens a collection and asks its producer, by a job. Resolves when both are durable. A known id returns the first with `created: false`. */
+  async collect<In>(
+    collection: CollectionContract<In, never> | CollectionContract<In, unknown>,
+    input: NoInfer<In>,
+    options: CollectOptions = {},
+  ): Promise<CollectionStarted> {
+    return this.#collectionsFor(collection).collect(collection as unknown as AnyCollection, input, options);
+  }
+
+  /** Says how many parts series have, before or after their parts come. What contradicts an earlier number is refused. */
+  async announce(
+    collection: Pick<CollectionContract, "name" | "settings">,
+    id: string,
+    expected: Readonly<Record<string, number>>,
+  ): Promise<void> {
+    return this.#collectionsFor(collection).announce(collection as unknown as AnyCollection, id, expected);
+  }
+
+  /** Stores a part. Resolves when it is durable: repeat it after a crash, and it counts once. */
+  async put(
+    collection: Pick<CollectionContract, "name" | "settings">,
+    id: string,
+    series: string,
+    ordinal: number,
+    data: Uint8Array,
+  ): Promise<PutAnswer> {
+    return this.#collectionsFor(collection).put(collection as unknown as AnyCollection, id, series, ordinal, data);
+  }
+
+  /** How a collection stands, with what is missing, or null. */
+  async collection(id: string): Promise<CollectionInfo | null> {
+    assertKey(id, "The collection's id");
+    return this.#collections().get(id);
+  }
+
+  /** A page of collections, the newest first. `after` is the id of the last one of the page before. */
+  async collections(options: CollectionListOptions = {}): Promise<readonly CollectionInfo[]> {
+    const { kind, state, limit = 50, after = null } = options;
+    assertLimit(limit);
+    const filter = {
+      ...(kind !== undefined && { kind: typeof kind === "string" ? kind : kind.name }),
+      ...(state !== undefined && { state }),
+    };
+    return this.#collections().list(filter, limit, after);
+  }
+
+  /** How many collections of each kind are in each state. */
+  async collectionCounts(): ReturnType<CollectionClient["counts"]> {
+    return this.#collections().counts();
+  }
+
+  /** Ends an open collection as if its time had passed: `abandoned` runs, and what came is kept for `keep`. */
+  async abandonCollection(id: string): Promise<CollectionState> {
+    assertKey(id, "The collection's id");
+    return this.#collections().end(id, "abandoned", "by an operator");
+  }
+
+  /** Ends an open collection that is not wanted any more. */
+  async cancelCollection(id: string): Promise<CollectionState> {
+    assertKey(id, "The collection's id");
+    return this.#collections().end(id, "cancelled", "by an operator");
+  }
+
+  /** Messages that were put aside, by id. */
+  async parked(options: ParkedListOptions = {}): Promise<readonly ParkedRow[]> {
+    const { kind, collection, limit = 50, after = null } = options;
+    assertLimit(limit);
+    const filter = {
+      ...(kind !== undefined && { kind: typeof kind === "string" ? kind : kind.name }),
+      ...(collection !== undefined && { collection }),
+    };
+    return this.#collections().parked(filter, limit, after);
+  }
+
+  /** Puts a parked message again, and returns what became of it; "kept": it names no place, and stays parked. */
+  async retryParked(message: ParkedRow): Promise<PutAnswer | "kept"> {
+    return this.#collections().retryParked(message);
+  }
+
+  /** Forgets a parked message, with its body. */
+  async dropParked(message: ParkedRow): Promise<void> {
+    return this.#collections().dropParked(message);
+  }
+
+  #collectionsFor(collection: { readonly name: string }): CollectionClient {
+    if (this.#closed) throw closedError();
+    if (this.collectionKinds.get(collection?.name) !== (collection as unknown))
+      throw unknownKind(collection?.name, this.collectionKinds);
+    return this.#collections();
+  }
+
+  #collections(): CollectionClient {
+    const { collections, name } = this.store;
+    if (collections === undefined)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The store ${name} has no collections.`,
+        "Use a SQLite or PostgreSQL store.",
+        { store: name },
+      );
+    return (this.#collectionClient ??= new CollectionClient({
+      collections,
+      blobs: this.#blobs,
+      events: this.#events,
+      newId: this.#newId,
+    }));
+  }
+
+  /** For what consumes messages in this process. */
+  protected get collectionClient(): CollectionClient {
+    return this.#collections();
+  }
+
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -399,6 +535,7 @@ export class Client {
 
 const NO_BATCHES: ReadonlyMap<string, AnyBatch> = new Map();
 const NO_SCHEDULES: ReadonlyMap<string, ScheduleDeclaration> = new Map();
+const NO_COLLECTIONS: ReadonlyMap<string, AnyCollection> = new Map();
 /** A client has no listeners. */
 const UNHEARD: Emitter = { emit: () => {}, has: () => false };
 
@@ -425,6 +562,25 @@ export interface BatchListOptions {
   /** At most this many. Default 50, from 1 to 1000. */
   readonly limit?: number;
   /** The id of the last batch of the page before. */
+  readonly after?: string;
+}
+
+export interface CollectionListOptions {
+  readonly kind?: string | { readonly name: string };
+  readonly state?: CollectionState;
+  /** At most this many. Default 50, from 1 to 1000. */
+  readonly limit?: number;
+  /** The id of the last collection of the page before. */
+  readonly after?: string;
+}
+
+export interface ParkedListOptions {
+  readonly kind?: string | { readonly name: string };
+  /** Only those of this collection. */
+  readonly collection?: string;
+  /** At most this many. Default 50, from 1 to 1000. */
+  readonly limit?: number;
+  /** The id of the last message of the page before. */
   readonly after?: string;
 }
 
@@ -456,7 +612,13 @@ export async function connect(where: string | OutliveConfig, given: ClientOption
   try {
     const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
     if (kinds.length > 0) await store.declare(kinds);
-    return new Client(store, contracts, release, { batches: batchesOf(jobs), schedules: schedulesOf(jobs) });
+    const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
+    return new Client(store, contracts, release, {
+      batches: batchesOf(jobs),
+      schedules: schedulesOf(jobs),
+      collections: collectionsOf(jobs),
+      blobs,
+    });
   } catch (thrown) {
     await release();
     throw thrown;
@@ -505,8 +667,8 @@ export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyCon
     if (typeof contract?.name !== "string" || contract.settings === undefined)
       throw new OutliveError(
         ErrorCode.optionInvalid,
-        "One of `jobs` was not made by job() or batch().",
-        "Pass what job() or batch() returned.",
+        "One of `jobs` was not made by job(), batch() or collection().",
+        "Pass what job(), batch() or collection() returned.",
       );
     if (contracts.has(contract.name) && contracts.get(contract.name) !== contract) {
       throw new OutliveError(

@@ -12,7 +12,7 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
 };
@@ -175,6 +175,7 @@ function takeConfig(leaves: readonly Leaf[], set: Map<SettingKey, Sourced>): voi
       throw unusable(`${source}: unknown key ${key}.`, `Did you mean ${closest(key, keys)}?`);
     }
     set.set(queue.key, { value: queue.convert(value), source });
+    if (queue.also !== undefined && !set.has(queue.also)) set.set(queue.also, { value: queue.convert(value), source });
   }
 }
 
@@ -225,10 +226,22 @@ class Intervals {
   }
 }
 
-/** The keys `queue.recovery` and `queue.heartbeat`, with times in seconds, and the setting that each one is. */
+/**
+ * The keys `queue.recovery` and `queue.heartbeat`, with times in seconds, and the setting that each one is. Also the two of the queue that sends HTTP requests,
+ * whose monitor did both at its interval: `also`.
+ */
 const QUEUE_KEYS: Readonly<
-  Record<string, { readonly key: SettingKey; readonly convert: (value: unknown) => unknown }>
+  Record<
+    string,
+    { readonly key: SettingKey; readonly also?: SettingKey; readonly convert: (value: unknown) => unknown }
+  >
 > = {
+  heartbeat_interval: {
+    key: "heartbeat.interval",
+    also: "heartbeat.sweep",
+    convert: (value) => `${String(value)}s`,
+  },
+  orphan_threshold: { key: "heartbeat.lease", convert: (value) => `${String(value)}s` },
   "queue.recovery.action": {
     key: "recovery.onCrash",
     // "pending" is what the action "requeue" is called there.

@@ -3,18 +3,26 @@ import { BatchWorker } from "../batches/batch-worker.ts";
 import type { BatchInfo } from "../batches/batch-client.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import { CollectionWorker } from "../collections/collection-worker.ts";
+import { Consuming } from "../collections/consuming.ts";
+import type { AnyCollection } from "../collections/contract.ts";
 import { csv } from "../files/csv.ts";
 import { ndjson } from "../files/ndjson.ts";
 import { type FileState, WatchedFolder } from "../files/watched-folder.ts";
+import type { RequestWorker, RequestWorkerDeps } from "../requests/request-worker.ts";
+import type { AnyRequest } from "../requests/contract.ts";
+import type { SecretSource } from "../requests/secrets.ts";
+import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import { isTerminal, type JobState } from "../job/job.ts";
+import { isTerminal, type JobState, type KindSettings } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
+import type { Broker } from "../stores/broker.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
@@ -45,9 +53,19 @@ export interface Wiring {
   readonly contracts: ReadonlyMap<string, AnyContract>;
   /** Kinds of batches. Omitted: none. */
   readonly batches?: ReadonlyMap<string, AnyBatch>;
+  /** Kinds of requests. Omitted: none. */
+  readonly requests?: ReadonlyMap<string, AnyRequest>;
+  /** Values of secrets. Omitted: there are none. */
+  readonly secrets?: SecretSource;
+  /** In place of the network, for tests. Omitted: the network. */
+  readonly wire?: Pick<RequestWorkerDeps, "wire" | "dnsServers">;
   /** Schedules that the program declares. Omitted: none. */
   readonly schedules?: ReadonlyMap<string, ScheduleDeclaration>;
-  /** Where output files go. Omitted or null: nowhere. */
+  /** Kinds of collections. Omitted: none. */
+  readonly collections?: ReadonlyMap<string, AnyCollection>;
+  /** Omitted or null: none. */
+  readonly broker?: Broker | null;
+  /** Where output files and parts go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
   readonly random: Random;
@@ -62,9 +80,11 @@ export class Engine extends Client {
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
   #batchWorker: BatchWorker | undefined;
+  #requestWorker: RequestWorker | undefined;
   #limits: KeyLimits | undefined;
   readonly #folders = new Set<WatchedFolder>();
   #firing: ScheduleFiring | undefined;
+  #consuming: Consuming | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
@@ -73,6 +93,8 @@ export class Engine extends Client {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
       ...(wiring.schedules && { schedules: wiring.schedules }),
+      ...(wiring.collections && { collections: wiring.collections }),
+      blobs: wiring.blobs ?? null,
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
     });
@@ -119,9 +141,10 @@ export class Engine extends Client {
     const { backend, settings, clock, random, bus, identity } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const ofBatches = this.#batchWorkerKinds();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, ofBatches);
-    const { concurrency } = workSettings(options, [...kinds.keys()]);
+    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
+    const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
+    const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
+    this.#requestWorker?.assertFits(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
     let abortedMono = signal?.aborted ? clock.mono() : null;
@@ -150,13 +173,65 @@ export class Engine extends Client {
       identity,
     );
     this.#host = host;
-    void host.stopped.catch(() => {}).finally(() => (this.#host = undefined));
+    const consuming = this.#consume(kinds);
+    this.#consuming = consuming;
+    void host.stopped
+      .catch(() => {})
+      .finally(() => {
+        this.#host = undefined;
+        void consuming?.stop();
+      });
     if (signal?.aborted) {
       const passedMs = clock.mono() - (abortedMono ?? clock.mono());
       void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     await this.#fireSchedules(host);
     return host;
+  }
+
+  /** What this process runs for each kind of batch, request and collection, by its name. */
+  async #kindsOfParts(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    return new Map([...this.#batchWorkerKinds(), ...(await this.#requestKinds()), ...this.#collectionWorkerKinds()]);
+  }
+
+  /** A program without requests loads nothing for them. */
+  async #requestKinds(): Promise<ReadonlyMap<string, ReadonlyMap<string, RunnableKind>>> {
+    const {
+      requests = new Map<string, AnyRequest>(),
+      backend,
+      clock,
+      random,
+      bus,
+      settings,
+      secrets = {},
+    } = this.#wiring;
+    if (requests.size === 0) return new Map();
+    const { RequestWorker: Sending } = await import("../requests/request-worker.ts");
+    const worker = (this.#requestWorker ??= new Sending({
+      ...this.#wiring.wire,
+      store: backend.store,
+      clock,
+      random,
+      events: bus,
+      secrets,
+      blobs: this.#wiring.blobs ?? null,
+      settingsOf: (contract) => settingsWithDefaults(contract as never, settings),
+    }));
+    return new Map(
+      [...requests].map(([name, contract]) => {
+        const callbacks = Object.values(contract.callbacks).filter(({ handler }) => handler !== null);
+        const runnable =
+          callbacks.length === 0
+            ? []
+            : [...runnableKinds(new Map(callbacks.map((one) => [one.name, one])), undefined, settings)];
+        const settled = worker.settledOf(contract);
+        const cleaned = runnable.map(
+          ([kind, one]) =>
+            [kind, kind === contract.callbacks.response.name && settled ? { ...one, settled } : one] as const,
+        );
+        return [name, new Map([[name, worker.kind(contract)], ...cleaned])];
+      }),
+    );
   }
 
   /** A worker whose schedules are refused does not start. */
@@ -182,6 +257,37 @@ export class Engine extends Client {
       await host.stop({ grace: "0s" });
       throw thrown;
     }
+  }
+
+  /** Consumes what the kinds of this worker need. Undefined: there is no broker, or nothing to consume. */
+  #consume(kinds: ReadonlyMap<string, RunnableKind>): Consuming | undefined {
+    const { broker, backend, blobs = null, bus, clock, random } = this.#wiring;
+    const { collections } = backend.store;
+    const own = [...this.collectionKinds.values()].filter(({ name }) => kinds.has(name));
+    if (!broker || collections === undefined || (own.length === 0 && broker.consumes.length === 0)) return undefined;
+    return new Consuming(
+      {
+        broker,
+        collections,
+        blobs,
+        intake: (kind) => this.collectionClient.intake(kind),
+        events: bus,
+        clock,
+        enqueue: (drafts) => backend.store.enqueue(drafts),
+        draft: async (kind, input, id) => this.draft(kind as never, input, { id }),
+        newId: idSource(clock, random),
+      },
+      own,
+    );
+  }
+
+  #collectionWorkerKinds(): ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> {
+    const { backend, bus, settings, blobs = null, broker = null } = this.#wiring;
+    const { collections } = backend.store;
+    if (this.collectionKinds.size === 0 || collections === undefined) return new Map();
+    const settingsOf = (contract: AnyContract): KindSettings => settingsWithDefaults(contract, settings);
+    const worker = new CollectionWorker({ collections, events: bus, blobs, broker, settingsOf });
+    return new Map([...this.collectionKinds].map(([name, contract]) => [name, worker.kinds(contract)]));
   }
 
   /** What this process runs for each kind of batch, by the name of the batch. */
@@ -240,6 +346,15 @@ export class Engine extends Client {
     };
   }
 
+  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
+  async reportCollections(): Promise<void> {
+    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
+    const unfinished: Partial<Record<CollectionState, number>> = {};
+    for (const { state, count } of await this.collectionCounts())
+      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
+    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
+  }
+
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -250,7 +365,7 @@ export class Engine extends Client {
       );
     const handle = await this.start(options);
     const { clock, settings } = this.#wiring;
-    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, this.#batchWorkerKinds()).keys());
+    const kinds = new Set(runnableKinds(this.contracts, options.only, settings, await this.#kindsOfParts()).keys());
     const endsBatch = async (): Promise<boolean> => {
       if (this.batchKinds.size === 0) return false;
       const unended = async (state: "sealed" | "aborting"): Promise<readonly BatchInfo[]> =>
@@ -324,9 +439,12 @@ export class Engine extends Client {
     const { grace = WORKER_OPTIONS.grace.default } = options;
     await this.#starting?.catch(() => {});
     await this.#firing?.stop();
+    await this.#consuming?.stop();
     await this.#host?.stop({ grace }).catch(() => {});
     await Promise.all([...this.#folders].map((watched) => watched.stop()));
     await this.#batchWorker?.close();
+    await this.#requestWorker?.close();
+    await this.#wiring.broker?.close();
     await super.close();
   }
 

@@ -10,9 +10,11 @@ import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-par
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { batchesOf, schedulesOf } from "./batch.ts";
+import { collectionsOf } from "./collection.ts";
 import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
+import { requestsOf } from "./request.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 
 /**
@@ -28,6 +30,7 @@ export async function open(where: string | OutliveConfig, options: EngineOptions
   try {
     await declare();
     await engine.operator.recoverAtOpen();
+    await engine.reportCollections();
   } catch (thrown) {
     await abandon();
     throw thrown;
@@ -74,7 +77,12 @@ async function make(
     settings,
     contracts,
     batches: batchesOf(jobs),
+    requests: requestsOf(jobs),
+    secrets: options.secrets ?? {},
+    ...(options.network && { wire: { wire: options.network } }),
     schedules: schedulesOf(jobs),
+    collections: collectionsOf(jobs),
+    broker: options.broker ?? null,
     blobs,
     ...deps,
     clock,

@@ -3,6 +3,7 @@
 // are here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { BlobStore } from "../blobs/blob-store.ts";
+import type { Broker } from "../stores/broker.ts";
 import { type AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, assertKind } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
@@ -25,6 +26,8 @@ import type { RepairMode } from "../stores/store-parts.ts";
 import type { LivenessTimes } from "../stores/liveness.ts";
 import type { PostgresOptions } from "../stores/postgres/address.ts";
 import type { StoreName } from "../stores/registry.ts";
+import type { Wire } from "../requests/request-worker.ts";
+import type { SecretSource } from "../requests/secrets.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
 import { check, refuse } from "./option-checks.ts";
@@ -89,8 +92,14 @@ export interface EngineOptions {
   readonly postgres?: PostgresOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
-  /** Where output files of batches go. A batch whose rows write any needs it. Default: none. */
+  /** Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection. Default: none. */
   readonly blobs?: string | BlobStore;
+  /** The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error. Default: none. */
+  readonly secrets?: SecretSource;
+  /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
+  readonly network?: Wire;
+  /** The message broker from which collections get their parts, and to which they publish. Default: none. */
+  readonly broker?: Broker;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -190,10 +199,32 @@ interface WorkSettings {
   readonly graceMs: number;
 }
 
-export function workSettings(options: WorkOptions, kinds: readonly string[]): WorkSettings {
+/** `requests`: the kinds that are sent, and not run. They have room of their own. */
+export function workSettings(
+  options: WorkOptions,
+  kinds: readonly string[],
+  requests: readonly string[] = [],
+): WorkSettings {
   check("work", WORKER_OPTIONS, options);
   const concurrency = concurrencyOf(options.concurrency ?? WORKER_OPTIONS.concurrency.default, kinds);
-  return { concurrency, graceMs: graceOf(options) };
+  const sent = requests.filter((kind) => kinds.includes(kind));
+  return { concurrency: sent.length === 0 ? concurrency : withRequests(concurrency, sent), graceMs: graceOf(options) };
+}
+
+/** How many requests of a kind are in flight in one process, unless `concurrency` names the kind. */
+const REQUESTS_IN_FLIGHT = 256;
+/** Claimed in one turn: each opens a connection (requests/pacer.ts). */
+const REQUESTS_PER_TURN = 200;
+
+function withRequests({ total, perKind, others }: Concurrency, sent: readonly string[]): Concurrency {
+  const unnamed = sent.filter((kind) => !perKind.has(kind));
+  return {
+    total: total + unnamed.length * REQUESTS_IN_FLIGHT,
+    perKind: new Map([...perKind, ...unnamed.map((kind) => [kind, REQUESTS_IN_FLIGHT] as const)]),
+    // A plain number is that of all kinds that are run.
+    others: others ?? total,
+    perTurn: new Map(sent.map((kind) => [kind, REQUESTS_PER_TURN])),
+  };
 }
 
 /** How long a stopping worker lets its jobs finish. */
@@ -432,7 +463,7 @@ function fairLimit(
   return named!;
 }
 
-function limitSettings(kind: string, limit: LimitOptions): LimitSettings {
+export function limitSettings(kind: string, limit: LimitOptions): LimitSettings {
   const { name, key, running = null, rate, per = "1s", burst = 1, order, ...unknown } = limit;
   const what = `limit ${JSON.stringify(name)} of ${kind}`;
   assertKind(name);

@@ -237,7 +237,8 @@ export const SETTINGS = {
     default: null,
     otherwise: "none",
     env: "OUTLIVE_BLOBS",
-    sentence: "Where output files of batches go. A batch whose rows write any needs it.",
+    sentence:
+      "Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection.",
   },
   "work.processes": {
     type: "integer",
@@ -314,6 +315,15 @@ export const PROGRAM_OPTIONS = {
     sentence:
       "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
   },
+  broker: {
+    type: "code",
+    default: null,
+    takes: "what rabbitmq() of outlive/rabbitmq returned",
+    accepts: (value) =>
+      isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
+    otherwise: "none",
+    sentence: "The message broker from which collections get their parts, and to which they publish.",
+  },
   logger: {
     type: "code",
     default: null,
@@ -323,6 +333,23 @@ export const PROGRAM_OPTIONS = {
       (isRecord(value) && ["info", "warn", "error"].every((level) => typeof value[level] === "function")),
     otherwise: "`console`, warnings and recoveries only",
     sentence: "Where the log goes; false: nowhere.",
+  },
+  secrets: {
+    type: "code",
+    default: null,
+    takes: "an object of texts or functions by name, or a function of the name",
+    accepts: (value) => typeof value === "function" || isRecord(value),
+    otherwise: "none",
+    sentence:
+      "The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error.",
+  },
+  network: {
+    type: "code",
+    default: null,
+    takes: "what `answers` of `outlive/testing` returned",
+    accepts: (value) => typeof value === "function",
+    otherwise: "the network",
+    sentence: "In place of the network, for tests: what `answers` of `outlive/testing` returned.",
   },
   onEvent: {
     type: "code",
@@ -538,6 +565,337 @@ export const BATCH_OPTIONS = {
       'How many rows may fail or be quarantined, as a number or a share such as "5%". Beyond it the batch is aborted and has failed; rows in flight may still fail on top.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
+
+/** The options of `request()`. What only code can make is checked there, with errors of its own. */
+export const REQUEST_OPTIONS = {
+  input: KIND_OPTIONS.input,
+  grace: KIND_OPTIONS.grace,
+  method: {
+    type: "word",
+    default: null,
+    otherwise: "none, it must be set",
+    words: ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY", "POST", "PATCH"],
+    sentence: "The method.",
+  },
+  ifUnknown: {
+    type: "word",
+    default: null,
+    otherwise: '"resend"; must be set for POST and PATCH',
+    words: ["resend", "ask", "fail"],
+    sentence:
+      'What is done if the request was sent and its outcome is not known, because its process died, the connection broke, time was up, or a gateway answered 502 or 504: "resend" it, "ask" `onUnknown`, or "fail" it.',
+  },
+  send: {
+    type: "code",
+    default: null,
+    takes: "a function of the input that returns the URL, headers and body",
+    accepts: (value) => typeof value === "function",
+    otherwise: "none, it must be set",
+    sentence: "Makes the request of the input, in the worker, at each attempt. Only the input is stored.",
+  },
+  response: {
+    type: "code",
+    default: null,
+    takes: '"text", "json", "bytes", "ignore", or a Standard Schema of JSON',
+    accepts: () => true,
+    otherwise: '"text"',
+    sentence: "How the body of the answer is read.",
+  },
+  maxResponse: {
+    type: "code",
+    default: null,
+    takes: 'a size such as "512KB", from "1KB" to "1MB"; or { to: "blob", max: SIZE } for larger ones',
+    accepts: (value) => typeof value === "string" || (typeof value === "object" && value !== null),
+    otherwise: '"512KB"',
+    sentence:
+      "How many bytes of an answer are taken, on the wire and decoded. Larger answers fail the request, or go to a blob.",
+  },
+  ok: {
+    type: "code",
+    default: null,
+    takes: "a function of the status",
+    accepts: (value) => typeof value === "function",
+    otherwise: "200 to 299",
+    sentence: "Which statuses are accepted answers.",
+  },
+  "timeouts.connect": {
+    type: "duration",
+    default: "10s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence: "Until it is connected.",
+  },
+  "timeouts.headers": {
+    type: "duration",
+    default: "60s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence: "From the request to the head of the answer.",
+  },
+  "timeouts.body": {
+    type: "duration",
+    default: "30s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence: "Between two pieces of the answer's body.",
+  },
+  "timeouts.total": {
+    type: "duration",
+    default: "2m",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence: "From the beginning of an attempt to the last byte of its answer, redirects included.",
+  },
+  key: {
+    type: "code",
+    default: null,
+    takes: "a function of the input that returns a text",
+    accepts: (value) => typeof value === "function",
+    otherwise: "the host of the URL",
+    sentence: "Which requests share limits, order, circuit and pauses.",
+  },
+  "limit.inFlight": {
+    type: "integer",
+    default: null,
+    otherwise: "any number",
+    min: 1,
+    max: 1e5,
+    sentence: "How many requests of a key are in flight at once, over all workers.",
+  },
+  "limit.rate": {
+    type: "code",
+    default: null,
+    takes: 'a number per second, minute or hour: "20/s", "100/m"',
+    accepts: (value) => typeof value === "string",
+    otherwise: "any number",
+    sentence: "How many requests of a key start per second, minute or hour, over all workers.",
+  },
+  "limit.burst": {
+    type: "integer",
+    default: 1,
+    min: 1,
+    max: 1e5,
+    sentence: "How many may start at once after a pause.",
+  },
+  order: {
+    type: "word",
+    default: "none",
+    words: ["none", "strict"],
+    sentence:
+      '"strict": the requests of a key are sent one after the other, as they were enqueued, each after the end of the one before.',
+  },
+  fair: {
+    type: "boolean",
+    default: false,
+    sentence: "Whether keys take turns, so that a key with few requests does not wait behind one with many.",
+  },
+  "breaker.failures": {
+    type: "integer",
+    default: 5,
+    min: 1,
+    max: 1e6,
+    sentence:
+      "After so many failures in a row of one key in one process its circuit opens: no process sends to the key for a while.",
+  },
+  "breaker.pause": {
+    type: "duration",
+    default: "30s",
+    min: "10ms",
+    max: LONGEST_TIMER,
+    sentence: "How long a circuit stays open at first; twice as long each further time, up to an hour.",
+  },
+  "disable.statuses": {
+    type: "code",
+    default: null,
+    takes: "an array of statuses",
+    accepts: Array.isArray,
+    otherwise: "[410]",
+    sentence: "Answers after which nothing is sent to the key until it is resumed.",
+  },
+  "disable.failures": {
+    type: "integer",
+    default: null,
+    otherwise: "never",
+    min: 1,
+    max: 1e3,
+    sentence: "After so many failures of one request nothing is sent to its key until it is resumed.",
+  },
+  "disable.after": {
+    type: "duration",
+    default: null,
+    otherwise: "never",
+    max: LONGEST,
+    sentence: "After a request has failed for so long nothing is sent to its key until it is resumed.",
+  },
+  idempotency: {
+    type: "code",
+    default: null,
+    takes: '"bare", "quoted", "off" or { header: NAME }',
+    accepts: (value) => ["bare", "quoted", "off"].includes(value as string) || isRecord(value),
+    otherwise: '"bare" for POST and PATCH, "off" for the others',
+    sentence: "The header `idempotency-key`, the same at each sending of a request.",
+  },
+  "redirects.max": {
+    type: "integer",
+    default: 0,
+    min: 0,
+    max: 20,
+    sentence: "How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer.",
+  },
+  "redirects.sameOrigin": {
+    type: "boolean",
+    default: true,
+    sentence: "Whether only redirects to the same origin are followed.",
+  },
+  addresses: {
+    type: "code",
+    default: null,
+    takes: '"public", "any", or an array of hosts and CIDRs',
+    accepts: (value) => value === "public" || value === "any" || Array.isArray(value),
+    otherwise: '"public"',
+    sentence:
+      "Which addresses may be reached. Every address of a name and every literal is checked, and that of the connection again before anything is sent.",
+  },
+  protocols: {
+    type: "code",
+    default: null,
+    takes: '["https:"] or ["http:", "https:"]',
+    accepts: Array.isArray,
+    otherwise: '["https:"]; with other `addresses` than "public" also "http:"',
+    sentence: "The schemes that URLs may have.",
+  },
+  http2: {
+    type: "boolean",
+    default: false,
+    sentence: "Offers HTTP/2. For thousands of requests to one API: 100 share a connection.",
+  },
+  proxy: {
+    type: "code",
+    default: null,
+    takes: "the URL of an HTTP proxy, or { url, filters: true } if it checks addresses itself",
+    accepts: (value) => typeof value === "string" || isRecord(value),
+    otherwise: "none; the environment is not read",
+    sentence: 'Sends through a proxy, which resolves names: with `addresses: "public"` it must say that it filters.',
+  },
+  tls: {
+    type: "code",
+    default: null,
+    takes: "{ ca, cert, key }: own authorities as PEM, and a client certificate and key as secrets",
+    accepts: isRecord,
+    otherwise: "the authorities of Node",
+    sentence:
+      "Own authorities in addition to those of Node, and a client certificate. Certificates are always verified.",
+  },
+  localAddress: {
+    type: "name",
+    default: "",
+    pattern: /^[0-9a-fA-F.:]*$/,
+    form: "an IP address",
+    sentence: "The address of this machine from which connections are made.",
+  },
+  "retry.attempts": KIND_OPTIONS["retry.attempts"],
+  "retry.crashes": KIND_OPTIONS["retry.crashes"],
+  "retry.backoff": KIND_OPTIONS["retry.backoff"],
+  "retry.backoff.type": KIND_OPTIONS["retry.backoff.type"],
+  "retry.backoff.base": KIND_OPTIONS["retry.backoff.base"],
+  "retry.backoff.max": KIND_OPTIONS["retry.backoff.max"],
+  "retry.backoff.jitter": KIND_OPTIONS["retry.backoff.jitter"],
+  "retry.schedule": {
+    type: "code",
+    default: null,
+    takes: "an array of durations",
+    accepts: Array.isArray,
+    otherwise: "the backoff",
+    sentence: "How long to wait after each failure, in order. It also says how many attempts there are.",
+  },
+  "retry.statuses": {
+    type: "code",
+    default: null,
+    takes: "an array of statuses",
+    accepts: Array.isArray,
+    otherwise: "none",
+    sentence: "Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507.",
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+/** The options of `collection()` in addition to those of `job()`. */
+export const COLLECTION_OPTIONS = {
+  input: {
+    type: "code",
+    default: null,
+    takes: "a Standard Schema (zod, valibot, arktype and others make them)",
+    accepts: () => true,
+    otherwise: "any JSON",
+    sentence: "The schema of the input, which `request`, `done` and `abandoned` get.",
+  },
+  series: {
+    type: "code",
+    default: null,
+    takes: "a list of 1 to 100 different names, each of 1 to 100 letters, digits, - and _",
+    accepts: (value) =>
+      Array.isArray(value) &&
+      value.length >= 1 &&
+      value.length <= 100 &&
+      new Set(value).size === value.length &&
+      value.every((name) => typeof name === "string" && /^[A-Za-z0-9_-]{1,100}$/.test(name)),
+    otherwise: "it must be given",
+    sentence: "The names of its series, 1 to 100. Each is complete by its own number of parts; others are refused.",
+  },
+  "message.max": {
+    type: "code",
+    default: null,
+    takes: 'a number of bytes from 1 to 512000000, or a text such as "16MB"',
+    accepts: (value) => isBytes(value, 512e6),
+    otherwise: "16MB",
+    sentence: "How many bytes one part may have, at most 512 MB. A larger one is refused, or parked.",
+  },
+  memory: {
+    type: "code",
+    default: null,
+    takes: 'a number of bytes from 1 to 64000000000, or a text such as "256MB"',
+    accepts: (value) => isBytes(value, 64e9),
+    otherwise: "256MB",
+    sentence:
+      "How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others.",
+  },
+  "abandonAfter.idle": {
+    type: "duration",
+    default: "1h",
+    min: "10ms",
+    max: "3650d",
+    sentence: "A collection to which nothing came for so long is abandoned.",
+  },
+  "abandonAfter.total": {
+    type: "duration",
+    default: "7d",
+    min: "10ms",
+    max: "3650d",
+    sentence: "A collection that is not complete so long after it was opened is abandoned.",
+  },
+  keep: {
+    type: "duration",
+    default: "7d",
+    max: "3650d",
+    sentence: "How long the parts of a collection that has ended are kept, with their blobs.",
+  },
+  queues: {
+    type: "word",
+    default: "shared",
+    words: ["shared", "per-collection"],
+    sentence:
+      'With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. A queue that is younger than a second may lose confirmed messages if its broker is killed.',
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+function isBytes(value: unknown, max: number): boolean {
+  const number = typeof value === "string" && /^\d+(\.\d+)?[KMG]B$/.test(value) ? bytesIn(value) : value;
+  return typeof number === "number" && Number.isFinite(number) && number >= 1 && number <= max;
+}
+
+function bytesIn(text: string): number {
+  const exponent = { K: 3, M: 6, G: 9 }[text.at(-2) as "K" | "M" | "G"];
+  return Number(text.slice(0, -2)) * 10 ** exponent;
+}
 
 type Defaulted = {
   [Key in SettingKey]: (typeof SETTINGS)[Key]["default"] extends null ? never : Key;

@@ -150,7 +150,7 @@ export function runnableKinds(
   contracts: ReadonlyMap<string, AnyContract>,
   only: WorkOptions["only"],
   defaults: { readonly onCrash: CrashAction; readonly maxCrashes: number },
-  /** What is run for each kind of batch, by its name. */
+  /** What is run for each kind of batch and of request, by its name. */
   ofBatches: ReadonlyMap<string, ReadonlyMap<string, RunnableKind>> = new Map(),
 ): ReadonlyMap<string, RunnableKind> {
   const runnable = new Map<string, RunnableKind>();
@@ -170,6 +170,8 @@ export function runnableKinds(
       for (const [kind, one] of ofBatch) runnable.set(kind, one);
       continue;
     }
+    // A callback of a request that came with it.
+    if (runnable.has(name)) continue;
     const { handler, schema, output, keysOf, backoff } = contract;
     if (!handler) {
       if (only && !runnable.has(name))

@@ -74,6 +74,15 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
 /** A contract whose types do not matter. */
 export type AnyContract = JobContract<never, never, unknown>;
 
+/** Returned by a handler of the engine's own (requests): its attempt ends with this change. */
+export class EndsWith {
+  readonly change: Change;
+
+  constructor(change: Change) {
+    this.change = change;
+  }
+}
+
 // What the engine needs of a kind in order to run it. The contract that users write is made in contract.ts.
 
 export interface RunnableKind {
@@ -85,6 +94,7 @@ export interface RunnableKind {
   readonly checkResult?: ((value: unknown, jobId: string) => unknown) | null;
   /** What a job with this input counts against. Omitted or null: nothing. */
   readonly keysOf?: ((input: never) => readonly JobKey[]) | null;
+
   /** Hears of every settlement of its jobs that is durable. Must not throw. Omitted: nothing does. */
   readonly settled?: (job: ClaimedJob, change: Change) => void;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */

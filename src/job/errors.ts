@@ -102,12 +102,24 @@ export const ErrorCode = {
   blobsUnreachable: "BLOBS_UNREACHABLE",
   /** The blob store failed in another way; the message is its own. */
   blobsFailed: "BLOBS_FAILED",
+  /** The message broker does not respond, or the connection to it was lost; whether a message in flight was taken is not known. */
+  brokerUnreachable: "BROKER_UNREACHABLE",
+  /** The message broker does not accept the credentials, the virtual host, or what was asked for. */
+  brokerRefused: "BROKER_REFUSED",
+  /** No queue takes the message: the broker returned it. */
+  brokerUnroutable: "BROKER_UNROUTABLE",
   /** A file of rows can't be read: it does not exist, is not a file, or this user may not read it. */
   fileUnreadable: "FILE_UNREADABLE",
   /** A file of rows is malformed at the line and column that the error names. */
   fileMalformed: "FILE_MALFORMED",
   /** A record of a file of rows is longer than the limit. */
   fileRecordTooLong: "FILE_RECORD_TOO_LONG",
+  /** A request can't be sent as it is: its URL, a header, its body or the address behind its host is not allowed. */
+  requestRefused: "REQUEST_REFUSED",
+  /** A call was sent, its outcome is unknown, and it must not be sent again. */
+  requestUnknown: "REQUEST_UNKNOWN",
+  /** A secret that a request refers to has no value in this program. */
+  secretMissing: "SECRET_MISSING",
   /** The engine or client was closed. */
   closed: "CLOSED",
 } as const;

@@ -6,6 +6,7 @@ import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
 import type { RunCall } from "../worker/run.ts";
 import type { RowSums } from "./batches.ts";
+import type { CollectionState, PutAnswer } from "./collections.ts";
 import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
 import type { SkipReason } from "./schedules.ts";
@@ -59,6 +60,45 @@ export interface Events {
   "schedule.outdated": { readonly schedule: string };
   /** The time of a schedule was computed with other time-zone data than this process has: the two may disagree about its occurrences. */
   "schedule.zones": { readonly schedule: string; readonly here: string; readonly there: string };
+  /** A collection was opened. */
+  "collection.started": { readonly collection: string; readonly kind: string };
+  /** A collection is in another state. Emitted by the process that wrote it. */
+  "collection.changed": {
+    readonly collection: string;
+    readonly kind: string;
+    readonly state: Exclude<CollectionState, "requested">;
+    /** Why it was abandoned or cancelled. */
+    readonly why: string | null;
+  };
+  /** An open found collections that have not ended: how many are in which state. */
+  "collections.found": { readonly counts: Readonly<Partial<Record<CollectionState, number>>> };
+  /** A part is durable. */
+  "part.accepted": {
+    readonly collection: string;
+    readonly kind: string;
+    readonly series: string;
+    readonly ordinal: number;
+    readonly bytes: number;
+  };
+  /** A part was not stored: it is there already, or has no place. */
+  "part.skipped": {
+    readonly collection: string;
+    readonly kind: string;
+    readonly series: string;
+    readonly ordinal: number;
+    readonly answer: Exclude<PutAnswer, "accepted">;
+  };
+  /** A message was put aside. */
+  "message.parked": {
+    readonly id: string;
+    readonly kind: string;
+    readonly collection: string | null;
+    readonly series: string | null;
+    readonly ordinal: number | null;
+    readonly reason: string;
+  };
+  /** The connection to the message broker was lost, or is there again. */
+  "broker.changed": { readonly broker: string; readonly state: "connected" | "lost"; readonly text: string };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -139,6 +179,20 @@ export interface Events {
     readonly attemptEnded: boolean;
     readonly error: StoredError;
   };
+  /** The circuit of a key of requests opened: no process sends to it for so long. */
+  "request.circuit": { readonly kind: string; readonly key: string; readonly pauseMs: number };
+  /** Nothing is sent to this key of requests until it is resumed. */
+  "request.disabled": { readonly kind: string; readonly key: string; readonly reason: string };
+  /** One sending of a request has ended. Emitted only to listeners that ask for it by name. `status`: null if no answer came. */
+  "request.ended": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly host: string;
+    readonly status: number | null;
+    readonly fault: string | null;
+    readonly durationMs: number;
+  };
   /** The store refused or failed; the engine tries again automatically. */
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** A watched folder, or a file in it, could not be read or moved; it is tried again. */
@@ -177,6 +231,13 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "schedule.failed": false,
   "schedule.outdated": false,
   "schedule.zones": false,
+  "collection.started": false,
+  "collection.changed": false,
+  "collections.found": false,
+  "part.accepted": true,
+  "part.skipped": false,
+  "message.parked": false,
+  "broker.changed": false,
   "job.recovered": false,
   "worker.gone": false,
   "loss.resolved": false,
@@ -201,6 +262,9 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "job.released": false,
   "job.log": false,
   "call.failed": false,
+  "request.circuit": false,
+  "request.disabled": false,
+  "request.ended": true,
   "store.failed": false,
   "folder.failed": false,
   "store.called": true,

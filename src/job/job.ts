@@ -76,7 +76,8 @@ export interface KindSettings {
   readonly graceMs: number;
   readonly limits: Limits;
   readonly backoff: Backoff;
-  readonly onCrash: CrashAction;
+  /** "resend" and "marked" are the actions of requests (requests.ts), and no option of a job. */
+  readonly onCrash: CrashAction | "resend" | "marked";
   /** The limits that its jobs count against. Omitted: none. */
   readonly keyed?: readonly LimitSettings[];
   /** The keys of its jobs take turns (`JobDraft.fair`). Once a program has declared it, the store keeps to it. Omitted: no. */

@@ -6,7 +6,6 @@ import { blame, type InFlight, mustWaitForResolution, ranAlone, togetherAfter } 
 import {
   type ClaimedJob,
   type Counters,
-  type CrashAction,
   type JobDraft,
   type JobState,
   type KindSettings,
@@ -14,6 +13,7 @@ import {
   NO_COUNTERS,
   type Outcome,
 } from "./job.ts";
+import { isUncountedDeath, type RequestDecision } from "./requests.ts";
 import { type Wait, waitText } from "./waits.ts";
 
 /** From which states each change may start. Everything that is not listed is refused. */
@@ -150,7 +150,15 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
 export interface CrashVerdict {
   readonly change: Change;
   /** quarantine-row: only the guilty row of a block is quarantined, and the block goes on. */
-  readonly decision: "retry" | "requeue" | "fail" | "quarantine" | "quarantine-row" | "cancel" | "lost";
+  readonly decision:
+    | "retry"
+    | "requeue"
+    | "fail"
+    | "quarantine"
+    | "quarantine-row"
+    | "cancel"
+    | "lost"
+    | RequestDecision;
 }
 
 /**
@@ -177,10 +185,15 @@ function crashed(
   deathsElsewhere: number,
   begun: BegunRow | undefined,
 ): CrashVerdict {
-  const action: CrashAction = kind.onCrash;
+  const action = kind.onCrash;
   if (action === "requeue") {
     const reason = "its worker died; queued again, not counted";
     return { decision: "requeue", change: change(job, "crash", { to: "queued", outcome: "crashed", reason }) };
+  }
+  if (isUncountedDeath(job.counters, kind)) {
+    const reason = "its worker died; a request is queued again at once";
+    const counted = { add: { interruptions: 1 }, outcome: "crashed" } as const;
+    return { decision: "requeue", change: change(job, "crash", { ...counted, to: "queued", reason }) };
   }
   const alone = ranAlone(job.counters, inFlight);
   const { counters, guilty } = blame(job.counters, alone, kind.limits, deathsElsewhere);
@@ -252,6 +265,11 @@ function lost(job: JobView, kind: KindSettings, inFlight: InFlight): CrashVerdic
   if (kind.onCrash === "requeue") {
     const reason = "contact with its worker was lost; queued again, not counted";
     return { decision: "requeue", change: change(job, "lose", { to: "queued", outcome: "lost", reason }) };
+  }
+  if (isUncountedDeath(job.counters, kind)) {
+    const reason = "contact with its worker was lost; a request is queued again at once";
+    const counted = { add: { interruptions: 1 }, outcome: "lost" } as const;
+    return { decision: "requeue", change: change(job, "lose", { ...counted, to: "queued", reason }) };
   }
   const error = { name: "ContactLost", message: "contact with the worker was lost during the attempt" };
   if (kind.onCrash === "fail") {

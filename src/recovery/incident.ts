@@ -265,7 +265,8 @@ function reportedJob(job: IncidentJob): ReportedJob {
 }
 
 function reportedWorker(incident: Incident): ReportedWorker {
-  const goingOn = incident.jobs.filter(({ decision }) => ["retry", "requeue", "lost"].includes(decision));
+  const goesOn = ["retry", "requeue", "lost", "resend", "unsent", "ask", "unknown"];
+  const goingOn = incident.jobs.filter(({ decision }) => goesOn.includes(decision));
   const resumed = goingOn.map((job) => job.resumedAt);
   return {
     workerId: incident.worker,
@@ -297,6 +298,7 @@ export function reportText(report: RecoveryReport, maxJobs = 50): string {
     ...report.remarks,
     ...(report.store ? storeLines(report.store) : []),
     "",
+    ...requestLines(report.recoveredJobs),
     `Orphaned Jobs Found: ${report.recoveredJobs.length}`,
     ...report.recoveredJobs.slice(0, maxJobs).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
     ...(report.recoveredJobs.length > maxJobs ? [`  ... and ${report.recoveredJobs.length - maxJobs} more`] : []),
@@ -312,6 +314,27 @@ export function reportText(report: RecoveryReport, maxJobs = 50): string {
   ];
   return `${lines.join("\n")}\n`;
 }
+
+/** What became of requests that were in flight, by kind. */
+function requestLines(jobs: readonly ReportedJob[]): string[] {
+  const requests = jobs.filter(({ decision, success }) => success && Object.hasOwn(REQUEST_WORDS, decision));
+  if (requests.length === 0) return [];
+  const kinds = [...Map.groupBy(requests, ({ kind }) => kind)].map(([kind, of]) => {
+    const counts = Object.entries(REQUEST_WORDS).flatMap(([decision, words]) => {
+      const count = of.filter((job) => job.decision === decision).length;
+      return count === 0 ? [] : [`${count} ${words}`];
+    });
+    return `  - ${kind}: ${counts.join(", ")}`;
+  });
+  return [`Requests In Flight: ${requests.length}`, ...kinds, ""];
+}
+
+const REQUEST_WORDS: Readonly<Record<string, string>> = {
+  resend: "sent again",
+  unsent: "had not been sent",
+  ask: "of unknown outcome: asked",
+  unknown: "of unknown outcome: failed",
+};
 
 function failureLines(failed: RecoveryReport["failedRecoveries"]): string[] {
   if (failed.length === 0) return [];
@@ -377,6 +400,14 @@ function verdict(job: ReportedJob): string {
       return `retry (attempt ${Math.min(job.crashes, job.maxCrashes)}/${job.maxCrashes})`;
     case "requeue":
       return "requeue (not counted)";
+    case "resend":
+      return "request sent again";
+    case "unsent":
+      return "request had not been sent, sent now";
+    case "ask":
+      return "request of unknown outcome: asked";
+    case "unknown":
+      return "request of unknown outcome: failed";
     case "lost":
       return "queued again (contact lost, not counted)";
     case "cancel":

@@ -9,6 +9,7 @@ import type { CallOff, Clock, Random } from "../job/time.ts";
 import type { Liveness, LivenessTimes, ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import { tendBatches } from "./batch-ends.ts";
+import { tendCollections } from "./collection-ends.ts";
 import { type ClockReading, ConfirmedClock } from "./confirmed-time.ts";
 import { FailureDetector, type Lost } from "./failure-detector.ts";
 import { Heartbeat } from "./heartbeat.ts";
@@ -66,7 +67,7 @@ const NEIGHBOURS_KNOWN_MS = 1_000;
 const OWN_SILENCE_INTERVALS = 1.5;
 /** How soon to retry the jobs of dead workers that another session had locked. */
 const LOCKED_AGAIN_MS = 500;
-/** How soon the end of a batch is found if the process that settled its last block died before it checked. */
+/** How soon the end of a batch or a collection is found if the process that settled its last block, or kept its last part, died before it checked. */
 const BATCHES_MS = 1_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
@@ -156,6 +157,13 @@ export class Maintenance {
         () => BATCHES_MS,
         () => this.tendBatches(),
       );
+    if (this.#deps.store.collections)
+      this.#repeat(
+        "collections",
+        "collections",
+        () => BATCHES_MS,
+        () => this.tendCollections(),
+      );
     this.#repeat(
       "sweep",
       "sweep",
@@ -244,6 +252,12 @@ export class Maintenance {
   async tendBatches(): Promise<void> {
     const { store, events } = this.#deps;
     if (!this.#follows) await tendBatches(store.batches!, events, () => !this.#stopped);
+  }
+
+  /** Finds collections that are complete, or that nothing came for. Where one process checks all workers, that one does it. */
+  async tendCollections(): Promise<void> {
+    const { store, events } = this.#deps;
+    if (!this.#follows) await tendCollections(store.collections!, events, () => !this.#stopped);
   }
 
   /**
@@ -406,4 +420,4 @@ export class Maintenance {
  * Tasks in one lane wait for each other. A long purge therefore neither silences its worker nor keeps it from detecting
  * a death.
  */
-type Lane = "heartbeat" | "detection" | "locked" | "chores" | "batches" | "sweep";
+type Lane = "heartbeat" | "detection" | "locked" | "chores" | "batches" | "collections" | "sweep";

@@ -5,6 +5,7 @@ import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { type InFlight, ranAlone } from "../job/isolation.ts";
 import { backoffMs } from "../job/job.ts";
+import { decisionAfterDeath, isRequestKind } from "../job/requests.ts";
 import { type Clock, pause, type Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import { integrityText, NOTHING_CHECKED, type StoreFindings } from "../stores/store-parts.ts";
@@ -227,8 +228,13 @@ function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCras
 
 /** Decides about one job of a worker that is dead or has lost contact. Only a proven death is counted now. */
 export function decideCrash(job: HeldJob, condemned: InFlight & Pick<Condemned, "how">): transitions.CrashVerdict {
-  if (!isProof(condemned.how)) return transitions.lose(job, job.kind, condemned);
-  return transitions.crash(job, job.kind, condemned, job.deathsElsewhere, job.begun);
+  const verdict = isProof(condemned.how)
+    ? transitions.crash(job, job.kind, condemned, job.deathsElsewhere, job.begun)
+    : transitions.lose(job, job.kind, condemned);
+  const { decision, change } = verdict;
+  if (!isRequestKind(job.kind) || change.to !== "queued") return verdict;
+  const { waitsForResolution = false } = change;
+  return { change, decision: waitsForResolution ? decision : decisionAfterDeath(job.kind, job.lastStep, job.fence) };
 }
 
 /** A lock file that can't be removed now does no harm: the next open finds it again. */

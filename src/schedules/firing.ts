@@ -11,8 +11,8 @@ import type { DueSchedules, Firing, Schedules } from "../stores/schedules.ts";
 import { calendarFor, zoneDataVersion } from "./calendar.ts";
 import { occurrenceId, type ScheduleDeclaration, specOf } from "./declaration.ts";
 
-/** Schedules that are read at once, and jobs that one transaction inserts: it holds the write lock of SQLite for a few ms. */
-const MAX_DUE = 200;
+/** Schedules that are read at once, and jobs that one transaction inserts. */
+const MAX_DUE = 1_000;
 const MAX_JOBS = 1_000;
 /** How soon the next try follows a failure of the store. */
 const AFTER_FAILURE_MS = 1_000;

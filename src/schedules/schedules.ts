@@ -19,9 +19,9 @@ export interface ScheduleInfo {
   readonly withinMs: number;
   readonly overlap: ScheduleRow["overlap"];
   readonly jitterMs: number;
-  /** The next occurrence; null: it is paused without an end, or has none. */
-  readonly nextAt: Date | null;
-  readonly lastAt: Date | null;
+  /** The next occurrence, in ms; null: it is paused without an end, or has none. */
+  readonly nextAt: number | null;
+  readonly lastAt: number | null;
   /** The job of the latest occurrence. */
   readonly lastJob: string | null;
   /** How many occurrences were enqueued, and how many were not, by the reason. */
@@ -30,8 +30,8 @@ export interface ScheduleInfo {
   readonly paused: {
     readonly reason: string;
     readonly by: string;
-    readonly at: Date;
-    readonly until: Date | null;
+    readonly at: number;
+    readonly until: number | null;
   } | null;
   /** "code": programs declare it. "api": it was set at run time. */
   readonly origin: ScheduleRow["origin"];
@@ -43,7 +43,8 @@ export interface ScheduleInfo {
 
 /** One planned run. */
 export interface PreviewedOccurrence {
-  readonly at: Date;
+  /** In ms. */
+  readonly at: number;
   /** The difference of the zone to UTC then, "+02:00". */
   readonly offset: string;
 }
@@ -197,6 +198,13 @@ export class ScheduleClient {
     return this.#deps.schedules.remove(name, null);
   }
 
+  /** Names of schedules that programs declared once, and none of a live worker declares now, among the first 1,000. */
+  async undeclared(): Promise<readonly string[]> {
+    const rows = (await this.#deps.schedules.list(PAGE, null)).filter(({ origin }) => origin === "code");
+    const live = await this.#liveNames(rows);
+    return rows.map(({ name }) => name).filter((name) => !live.has(name));
+  }
+
   /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */
   async prune(options: { readonly dryRun?: boolean } = {}): Promise<readonly string[]> {
     const names: string[] = [];
@@ -261,7 +269,6 @@ const NO_CONTRACT = { name: "preview", schema: null, keysOf: null, fairOf: null 
 
 function infoOf(row: ScheduleRow, live: ReadonlySet<string>): ScheduleInfo {
   const { name, kind, timing, missed, withinMs, overlap, jitterMs, lastJob, fired, skipped, origin, pause } = row;
-  const date = (at: number | null): Date | null => (at === null ? null : new Date(at));
   return {
     name,
     kind,
@@ -270,12 +277,12 @@ function infoOf(row: ScheduleRow, live: ReadonlySet<string>): ScheduleInfo {
     withinMs,
     overlap,
     jitterMs,
-    nextAt: pause !== null && pause.until === null ? null : date(row.nextAt),
-    lastAt: date(row.lastAt),
+    nextAt: pause !== null && pause.until === null ? null : row.nextAt,
+    lastAt: row.lastAt,
     lastJob,
     fired,
     skipped,
-    paused: pause && { reason: pause.reason, by: pause.by, at: new Date(pause.at), until: date(pause.until) },
+    paused: pause,
     origin,
     declared: origin === "api" || live.has(name),
     computed: row.draft === null,
@@ -289,7 +296,7 @@ function offsets(timing: Timing, all: readonly number[]): readonly PreviewedOccu
   });
   return all.map((at) => {
     const name = format.formatToParts(new Date(at)).find(({ type }) => type === "timeZoneName")?.value ?? "";
-    return { at: new Date(at), offset: name.replace(/^(GMT|UTC)/, "") || "+00:00" };
+    return { at, offset: name.replace(/^(GMT|UTC)/, "") || "+00:00" };
   });
 }
 

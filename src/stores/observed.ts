@@ -9,6 +9,8 @@ import { hasFollow } from "../job/transitions.ts";
 import type { LossVerdict } from "../recovery/losses.ts";
 import type { BatchDraft } from "../job/batches.ts";
 import type { BatchEnd, Batches } from "./batches.ts";
+import type { CollectionDraft } from "../job/collections.ts";
+import type { Collections, CollectionStep } from "./collections.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
 import type { FiringAnswer, Schedules } from "./schedules.ts";
 import type {
@@ -35,6 +37,7 @@ interface Parts {
   readonly transactions: Transactions;
   readonly batches: Batches;
   readonly schedules: Schedules;
+  readonly collections: Collections;
 }
 
 /** Every call of the port by its name: `turn`, `inspect.get`, `operate.cancel`, ... */
@@ -183,6 +186,32 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "schedules.declare": { doing: "declaring schedules", writes: "declare schedules" },
   "schedules.declared": { doing: "reading what workers declare" },
   "schedules.now": { doing: "reading the clock" },
+  "collections.open": {
+    doing: ({ id }: CollectionDraft) => `opening collection ${id}`,
+    writes: "open a collection",
+    wakes: ([{ follow }]: [CollectionDraft]) => follow.length > 0,
+  },
+  "collections.announce": {
+    doing: (id: string) => `announcing parts of collection ${id}`,
+    writes: "announce parts",
+  },
+  "collections.known": { doing: "looking for parts of collections" },
+  "collections.put": { doing: "keeping parts of collections", writes: "put parts" },
+  "collections.get": { doing: "reading collections" },
+  "collections.list": { doing: "listing collections" },
+  "collections.counts": { doing: "counting collections" },
+  "collections.parts": { doing: (id: string) => `reading the parts of collection ${id}` },
+  "collections.missing": { doing: (id: string) => `looking for what is missing of collection ${id}` },
+  "collections.due": { doing: "looking for collections that are complete or abandoned" },
+  "collections.step": {
+    doing: ({ collection, to }: CollectionStep) => `making collection ${collection} ${to}`,
+    writes: "work",
+    wakes: ([{ follow }]: [CollectionStep], done: boolean) => done && follow.length > 0,
+  },
+  "collections.park": { doing: "parking messages", writes: "park messages" },
+  "collections.parked": { doing: "listing parked messages" },
+  "collections.unpark": { doing: "forgetting parked messages", writes: "unpark messages" },
+  "collections.remove": { doing: (id: string) => `deleting collection ${id}`, writes: "purge" },
 
   "losses.open": { doing: "reading losses of contact" },
   "losses.resolve": { doing: (worker: string) => `resolving the loss of ${worker}`, writes: "recover" },
@@ -337,6 +366,7 @@ const PARTS = [
   "transactions",
   "batches",
   "schedules",
+  "collections",
 ] as const satisfies readonly (keyof Parts)[];
 
 function doing(verb: Verb, args: readonly unknown[]): string {

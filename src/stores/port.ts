@@ -13,11 +13,13 @@ import { afterChange, type Change, type CrashVerdict, type JobView } from "../jo
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { Batches } from "./batches.ts";
 import type { Schedules } from "./schedules.ts";
+import type { Collections } from "./collections.ts";
 import type { StoreNote, Inspecting, Losses, Operating, Transactions, Upkeep } from "./store-parts.ts";
 import type { Death, HowLost, WorkerRecord, WorkerRow } from "./liveness.ts";
 
 export type * from "./batches.ts";
 export type * from "./schedules.ts";
+export type * from "./collections.ts";
 export type * from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
@@ -104,6 +106,8 @@ export interface Store<Tx = unknown> {
   readonly batches?: Batches;
   /** Schedules. Absent: this store has none, and `schedule()` is refused. */
   readonly schedules?: Schedules;
+  /** Collections of numbered messages. Absent: this store has none, and `collection()` kinds are refused. */
+  readonly collections?: Collections;
 }
 
 /** What a worker says of itself with each heartbeat. */

@@ -62,7 +62,19 @@ function lineOf(event: EngineEvent): Line | null {
     case "attempt.ended":
     case "store.called":
     case "job.log":
+    case "request.ended":
+    case "part.accepted":
       return null;
+    case "request.circuit":
+      return {
+        level: "warn",
+        text: `the circuit of ${event.key} (${event.kind}) is open: nothing is sent to it for ${event.pauseMs} ms`,
+      };
+    case "request.disabled":
+      return {
+        level: "warn",
+        text: `${event.key} (${event.kind}) is disabled: ${event.reason}; resume it with engine.limits.resume`,
+      };
     case "batch.ended": {
       const { total, succeeded } = event.rows;
       return {
@@ -94,6 +106,29 @@ function lineOf(event: EngineEvent): Line | null {
         level: "warn",
         text: `the next time of schedule ${event.schedule} was computed with time-zone data ${event.there}, this process has ${event.here}; use one version of Node everywhere`,
       };
+    case "collection.started":
+      return { level: "info", text: `collection ${event.collection} of ${event.kind} is open` };
+    case "collection.changed":
+      return {
+        level: event.why === null ? "info" : "warn",
+        text: `collection ${event.collection} of ${event.kind} is ${event.state}${event.why === null ? "" : `: ${event.why}`}`,
+      };
+    case "collections.found": {
+      const states = Object.entries(event.counts).map(([state, count]) => `${count} ${state}`);
+      return { level: "info", text: `collections that have not ended: ${states.join(", ")}` };
+    }
+    case "part.skipped":
+      return {
+        level: event.answer === "duplicate" ? "info" : "warn",
+        text: `part ${event.ordinal} of ${event.series} of collection ${event.collection} was skipped: ${event.answer}`,
+      };
+    case "message.parked":
+      return {
+        level: "warn",
+        text: `a message for ${event.kind}${event.collection === null ? "" : ` ${event.collection}`} is parked as ${event.id}: ${event.reason}`,
+      };
+    case "broker.changed":
+      return { level: event.state === "lost" ? "warn" : "info", text: event.text };
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":

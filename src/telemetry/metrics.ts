@@ -97,6 +97,7 @@ function processMetrics(engine: MeasuredProcess, registry: Registry, early: read
     ...attempts(on, counter, histogram),
     ...deaths(on, counter, histogram),
     ...batchEnds(on, counter),
+    ...collectionEvents(on, counter),
     ...troubles(on, counter),
   ];
   for (const event of early) for (const { name, listener } of heard) if (name === event.name) listener(event as never);
@@ -160,6 +161,22 @@ function deaths(on: On, counter: MakeCounter, histogram: MakeHistogram): (() => 
     on("recovery.failed", () => failed.inc()),
     on("job.recovered", ({ kind, success }) => (success ? crashes.inc({ kind }) : failed.inc())),
     on("job.quarantined", ({ kind }) => quarantined.inc({ kind })),
+  ];
+}
+
+function collectionEvents(on: On, counter: MakeCounter): (() => void)[] {
+  const changed = counter("outlive_collections_changed_total", "New states of collections", "kind", "state");
+  const parts = counter("outlive_parts_total", "Parts of collections, by what became of them", "kind", "answer");
+  const stored = counter("outlive_part_bytes_total", "Bytes of parts that were accepted", "kind");
+  const parked = counter("outlive_messages_parked_total", "Messages that were put aside", "kind");
+  return [
+    on("collection.changed", ({ kind, state }) => changed.inc({ kind, state })),
+    on("part.accepted", ({ kind, bytes }) => {
+      parts.inc({ kind, answer: "accepted" });
+      stored.inc({ kind }, bytes);
+    }),
+    on("part.skipped", ({ kind, answer }) => parts.inc({ kind, answer })),
+    on("message.parked", ({ kind }) => parked.inc({ kind })),
   ];
 }
 
@@ -418,7 +435,7 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
     if (!known.has(id) && worker.lastSeenAliveAt !== null)
       detect.observe(Math.max(0, detectedAt - worker.lastSeenAliveAt) / 1_000);
     known.add(id);
-    const goingOn = recoveredJobs.filter(({ decision }) => decision === "retry" || decision === "requeue");
+    const goingOn = recoveredJobs.filter(({ decision }) => GOES_ON.includes(decision));
     if (!giveUp && (worker.recoveredAt === null || goingOn.some(({ resumedAt }) => resumedAt === null))) return;
     for (const { resumedAt } of goingOn)
       if (resumedAt !== null) resume.observe(Math.max(0, resumedAt - detectedAt) / 1_000);
@@ -427,6 +444,9 @@ function deathTimes(engine: MeasuredStore, registry: Registry, since: number): s
   };
   return ["outlive_time_to_detect_seconds", "outlive_time_to_resume_seconds"];
 }
+
+/** Decisions after which the job runs again. */
+const GOES_ON: readonly string[] = ["retry", "requeue", "resend", "unsent", "ask", "unknown"];
 
 async function reading(engine: MeasuredStore): Promise<Reading> {
   const now = Date.now();

@@ -14,3 +14,4 @@ export { type CrashReport, type CrashRun, crashTest, type CrashTestOptions } fro
 export { effect } from "./crash-test/effects.ts";
 export { type KnownBug, KNOWN_BUGS, type Showing } from "./known-bugs.ts";
 export { type VirtualClock, virtualClock } from "./virtual-clock.ts";
+export { type Answers, answers, type CannedAnswer, type SentRequest } from "./answers.ts";

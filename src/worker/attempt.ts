@@ -1,7 +1,7 @@
 // One attempt: the run of a handler under one fence, from the stored input to the settlement, and what the handler holds meanwhile (run.ts).
 // What its calls do is in calls.ts. It knows its own deadline, grace and commit, talks to the store only under its lease, and decides nothing about any other job.
 import { bothEnds, NO_ENDS, type RowEnds } from "../job/batches.ts";
-import type { RunnableKind } from "../job/contract.ts";
+import { EndsWith, type RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
@@ -20,6 +20,7 @@ import {
   CommitControl,
   type CommitForm,
   type Interrupted,
+  type RequestAttempt,
   type RunEnqueue,
   type RunEnqueueMany,
   type Scheduled,
@@ -52,7 +53,7 @@ interface GiveUp {
 /** How long a commit waits for its turn in a store that is busy, if the attempt has no deadline that comes first. */
 const COMMIT_WAIT_MS = 5 * 60_000;
 
-export class Attempt implements BlockAttempt {
+export class Attempt implements BlockAttempt, RequestAttempt {
   readonly job: ClaimedJob;
   readonly kind: RunnableKind;
   readonly startedMono: number;
@@ -61,6 +62,7 @@ export class Attempt implements BlockAttempt {
   /** The attempt has been settled or given up: nothing may be written any more. */
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
+  onAbort: ((why: InterruptionReason) => void) | null = null;
   scheduled: Scheduled | undefined;
   /** Commits of single rows that are under way. */
   #rowCommits: Set<CommitControl> | undefined;
@@ -189,6 +191,7 @@ export class Attempt implements BlockAttempt {
   #returned(value: unknown): void {
     if (this.#settling) return;
     this.#madeCalls?.dropWait();
+    if (value instanceof EndsWith) return this.#end(value.change);
     const { checkResult } = this.kind;
     if (!checkResult) return this.#succeeded(value);
     let checked: unknown;
@@ -263,6 +266,7 @@ export class Attempt implements BlockAttempt {
     if (this.#aborted) return;
     this.#aborted = new Interruption(why, what);
     this.#controller?.abort(this.#aborted);
+    this.onAbort?.(why);
   }
 
   /** Ten times a second while it is held. */

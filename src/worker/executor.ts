@@ -215,6 +215,8 @@ export interface Concurrency {
   readonly perKind: ReadonlyMap<string, number>;
   /** The maximum in flight of all kinds together that `perKind` does not name; omitted: only `total` limits them. */
   readonly others?: number;
+  /** The maximum claimed of a kind in one turn. Omitted: what there is room for. */
+  readonly perTurn?: ReadonlyMap<string, number>;
 }
 
 export class Slots {
@@ -257,7 +259,17 @@ export class Slots {
       if (limit !== undefined) return { kind, room: Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))) };
       return others === Number.POSITIVE_INFINITY ? { kind, room: shared } : { kind, room: shared, shares: true };
     });
-    return { total, kinds: kinds.filter(({ room }) => room > 0) };
+    const { perTurn } = this.#concurrency;
+    const open = kinds.filter(({ room }) => room > 0);
+    if (!perTurn) return { total, kinds: open };
+    return { total, kinds: open.map((one) => ({ ...one, room: Math.min(one.room, perTurn.get(one.kind) ?? total) })) };
+  }
+
+  /** Whether a claim took as much of a kind as one turn may: there may be more. */
+  tookAll(claimed: readonly { readonly kind: string }[]): boolean {
+    const { perTurn } = this.#concurrency;
+    if (!perTurn) return false;
+    return [...perTurn].some(([kind, most]) => claimed.filter((one) => one.kind === kind).length >= most);
   }
 }
 

@@ -245,6 +245,7 @@ export class Loop implements ExecutorOwner {
       for (const jobId of answer.cancels) this.#executor.cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
       for (const job of answer.claimed) this.#took(job);
+      if (this.#slots.tookAll(answer.claimed)) this.wake();
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);

@@ -270,6 +270,8 @@ test("what needs a person, and what does not", () => {
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [], workers: live, undeclared: ["nightly"] })), ["schedules-undeclared"]);
+  assert.deepEqual(codes(aSurvey({ kinds: [], undeclared: ["nightly"] })), [], "no worker is there to declare any");
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { delayed: 1 })] })), []);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
     "too-old!",

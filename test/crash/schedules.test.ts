@@ -22,7 +22,7 @@ for (const { point, what } of POINTS) {
       missed: "all",
       overlap: "allow",
     });
-    const first = (await engine.schedules.get("kept"))!.nextAt!.getTime();
+    const first = (await engine.schedules.get("kept"))!.nextAt!;
     const child = place.child({ killAt: point });
     assert.equal((await child.exited).signal, "SIGKILL", "the child died at the point");
 

@@ -95,7 +95,7 @@ test("a process that is killed within one enqueue of many jobs has enqueued all 
         assert.equal((await store.turn("before", [], roomFor(0))).nextDueInMs, null);
         await SUBMISSIONS.jobs(store);
       } else {
-        // Nobody submits again: turns of a worker go on with it.
+        // It is not submitted again: turns of a worker go on with it.
         await store.register(workerRecord("goes-on"));
         await untilTrue(
           async () => (await store.turn("goes-on", [], roomFor(0))).nextDueInMs,

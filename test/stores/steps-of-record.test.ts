@@ -23,6 +23,7 @@ const SQLITE_STEPS = [
   "family cancels 24eec9661c596fa",
   "batches 8e2f6d753399749",
   "schedules 39626f521d2d238",
+  "collections 3b3680450e7ac8a",
 ];
 
 const POSTGRES_STEPS = [
@@ -46,6 +47,7 @@ const POSTGRES_STEPS = [
   "batches 97bb81dafecf55e",
   "submit 8cee0e7b979770a",
   "schedules 86013510d2bcdff",
+  "collections bf0b10c9a50bc54",
 ];
 
 const EDITED =

@@ -1,7 +1,7 @@
 // The kinds that the tests' child processes run. Effects outside the store go to an append-only file, so that a test can count
 // how often each really happened.
 import { appendFileSync } from "node:fs";
-import { job } from "../../src/index.ts";
+import { job, open } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 
 const effects = process.env["OUTLIVE_EFFECTS"] ?? "/dev/null";
@@ -141,5 +141,23 @@ crowd.handle(async ({ children }, run) => {
   return (await run.wait(ids)).length;
 });
 
-export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family, crowd };
+/** Tenants take turns. `hangs`: its first attempt never ends. */
+export const share = job<{ tenant: string; n: number; hangs?: boolean }>("share", {
+  retry,
+  fair: ({ tenant }) => tenant,
+});
+share.handle(async ({ tenant, n, hangs = false }, run) => {
+  effect(`share ${tenant} ${n}`);
+  tell("started", { kind: "share", id: run.id, attempt: run.attempt });
+  if (hangs && run.attempt === 1) await new Promise(() => setInterval(() => {}, 1_000));
+});
+
+/** Pauses one tenant of `share`, over a connection of its own. */
+export const pauser = job<{ tenant: string }>("pauser", { retry });
+pauser.handle(async ({ tenant }) => {
+  await using engine = await open(process.argv[2]!, { jobs: [share], logger: false });
+  await engine.limits.pause("fair", tenant, { reason: "a test" });
+});
+
+export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family, crowd, share, pauser };
 export const jobs = Object.values(kinds);

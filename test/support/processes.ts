@@ -10,6 +10,8 @@ import { type Engine, type EngineOptions, open } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { standsStill } from "../../src/torture/audit.ts";
 import type { BatchProcess } from "./batch-process.ts";
+import type { CollectionProcess } from "./collection-process.ts";
+import type { CollectorProcess } from "./collector-process.ts";
 import { operatorOf } from "./former-names.ts";
 import { jobs } from "./jobs.ts";
 
@@ -176,9 +178,23 @@ export class Place {
 
   /** A process that works on batches or submits one (batch-process.ts). Output files are in the folder `blobs`. */
   batchProcess(does: BatchProcess = {}, killAt?: string): Child {
+    return this.#program("./batch-process.ts", does, killAt);
+  }
+
+  /** A process that works on collections or fills one (collection-process.ts). Blobs are in the folder `blobs`. */
+  collectionProcess(does: CollectionProcess = {}, killAt?: string): Child {
+    return this.#program("./collection-process.ts", does, killAt);
+  }
+
+  /** A worker that collects from RabbitMQ (collector-process.ts). */
+  collector(does: CollectorProcess, killAt?: string): Child {
+    return this.#program("./collector-process.ts", does, killAt);
+  }
+
+  #program(program: string, does: object, killAt: string | undefined): Child {
     const support = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
     const child = new Child(
-      fork(support("./batch-process.ts"), [this.url, join(this.folder, "blobs"), JSON.stringify(does)], {
+      fork(support(program), [this.url, join(this.folder, "blobs"), JSON.stringify(does)], {
         execArgv: ["--disable-warning=ExperimentalWarning", ...(killAt ? ["--import", support("./kill-at.ts")] : [])],
         env: {
           ...process.env,

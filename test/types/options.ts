@@ -61,10 +61,19 @@ export async function calls(engine: Engine): Promise<void> {
   // @ts-expect-error there is no such event
   engine.on("job.suceeded", () => {});
   engine.on("job.recovered", (event) => {
-    const {
-      decision,
-    }: { decision: "retry" | "requeue" | "fail" | "quarantine" | "quarantine-row" | "cancel" | "lost" | "none" } =
-      event;
+    const decision:
+      | "retry"
+      | "requeue"
+      | "fail"
+      | "quarantine"
+      | "quarantine-row"
+      | "cancel"
+      | "lost"
+      | "none"
+      | "resend"
+      | "unsent"
+      | "ask"
+      | "unknown" = event.decision;
     void decision;
     // @ts-expect-error there is no such field
     void event.decided;

@@ -147,7 +147,7 @@ export const SCHEDULE_MUTANTS: readonly ScheduleMutant[] = [
   },
   {
     name: "oneLeaderFires",
-    what: "only the first process fires, and when it dies nobody does",
+    what: "only the first process fires, and when it dies none does",
     deps: (deps) =>
       deps.worker() === "worker-0"
         ? deps

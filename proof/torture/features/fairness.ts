@@ -47,7 +47,7 @@ export const KINDS = [shared] as const;
 
 export const fairness: Scenario = {
   name: "fairness",
-  stores: ["sqlite", "redis"],
+  stores: ["sqlite", "postgres", "redis"],
 
   async run(place, sizes) {
     if (!place.url.startsWith("sqlite:")) await (await migrationsOf(place.url)).up();

@@ -42,7 +42,7 @@ export const schedules: Scenario = {
         missed: "all",
         overlap: "allow",
       });
-      first.set(name, info.nextAt!.getTime());
+      first.set(name, info.nextAt!);
     }
     const fleet = new Workers({ ...place, count: sizes.workers ?? WORKERS, kinds: new URL(import.meta.url) });
     await fleet.start();
@@ -56,7 +56,7 @@ export const schedules: Scenario = {
     const until = Date.now() - 1_000;
     const giveUpAt = performance.now() + sizes.endedWithinMs;
     while (performance.now() < giveUpAt) {
-      if ((await engine.schedules.list()).every(({ nextAt }) => nextAt!.getTime() > until)) break;
+      if ((await engine.schedules.list()).every(({ nextAt }) => nextAt! > until)) break;
       await pause(200);
     }
     await fleet.killAll();

@@ -4,7 +4,7 @@ import { type EngineOptions, open } from "../../../src/index.ts";
 interface Program {
   readonly KINDS: readonly object[];
   readonly HEARTBEAT?: EngineOptions["heartbeat"];
-  readonly CONCURRENCY?: number;
+  readonly CONCURRENCY?: number | Readonly<Record<string, number>>;
 }
 
 const [url, module] = process.argv.slice(2) as [string, string];

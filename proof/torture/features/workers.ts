@@ -46,6 +46,13 @@ export class Workers {
     if (victim) this.#kill(victim);
   }
 
+  /** Kills the process with this id; false: it is not one of these. */
+  kill(pid: number): boolean {
+    const victim = [...this.#living.keys()].find((child) => child.pid === pid);
+    if (victim) this.#kill(victim);
+    return victim !== undefined;
+  }
+
   /** They are not replaced. Resolves when no process is left. */
   async killAll(): Promise<void> {
     this.#hasEnded = true;

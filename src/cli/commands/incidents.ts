@@ -176,8 +176,11 @@ function jobLines(jobs: readonly ReportedJob[], { detectedAt }: ReportedWorker, 
   );
 }
 
+/** Of requests, too: what is asked about, or failed as unknown, is decided by the next attempt. */
+const GOES_ON: readonly string[] = ["retry", "requeue", "lost", "quarantine-row", "resend", "unsent", "ask", "unknown"];
+
 function goesOn({ success, decision }: ReportedJob): boolean {
-  return success && ["retry", "requeue", "lost", "quarantine-row"].includes(decision);
+  return success && GOES_ON.includes(decision);
 }
 
 function decisionText({ success, error, decision, crashes }: ReportedJob): Cell {
@@ -189,6 +192,14 @@ function decisionText({ success, error, decision, crashes }: ReportedJob): Cell 
       return "runs again (not counted)";
     case "lost":
       return "runs again (contact lost, not counted)";
+    case "resend":
+      return "sent again";
+    case "unsent":
+      return "sent now: it had not been sent";
+    case "ask":
+      return { text: "was sent: asked about", ink: "yellow" };
+    case "unknown":
+      return { text: "was sent: fails as unknown", ink: "yellow" };
     case "cancel":
       return "cancelled, as was requested";
     case "quarantine":

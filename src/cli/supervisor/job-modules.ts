@@ -4,7 +4,8 @@ import { type FSWatcher, statSync, watch } from "node:fs";
 import { glob } from "node:fs/promises";
 import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
-import { isBatch } from "../../engine/batch.ts";
+import { isBatch, isScheduleDeclaration } from "../../engine/batch.ts";
+import { isCollection } from "../../engine/collection.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { userFrames } from "../../telemetry/log.ts";
@@ -70,9 +71,22 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
 }
 
 function hasHandler(contract: AnyContract): boolean {
+  if (isCollection(contract)) return contract.isRunnable;
   if (!isBatch(contract)) return contract.handler !== null;
   const { row, block } = contract.handlers;
   return row !== null || block !== null;
+}
+
+/** What these modules declare as schedules, and the jobs of those, which a program must know although another may run them. */
+export async function loadSchedules(globs: JobGlobs): Promise<readonly object[]> {
+  const found = new Set<object>();
+  for (const file of await findModules(globs))
+    for (const one of exportsOf(await load(file)))
+      if (isScheduleDeclaration(one)) {
+        found.add(one);
+        found.add(one.contract);
+      }
+  return [...found];
 }
 
 async function load(file: string): Promise<object> {
@@ -96,16 +110,21 @@ function placeOf({ stack = "" }: Error): string {
 }
 
 function contractsOf(module: object): AnyContract[] {
+  return exportsOf(module).filter(isContract);
+}
+
+/** What a module exports, also in arrays and objects one level deep. */
+function exportsOf(module: object): unknown[] {
   return Object.values(module).flatMap((value: unknown) => {
-    if (isContract(value)) return [value];
-    const inside: unknown[] = typeof value === "object" && value !== null ? Object.values(value) : [];
-    return inside.filter(isContract);
+    if (isContract(value) || isScheduleDeclaration(value)) return [value];
+    return typeof value === "object" && value !== null ? (Object.values(value) as unknown[]) : [];
   });
 }
 
 /** Checked by shape: the program's copy of outlive may differ from the command line's. */
 function isContract(value: unknown): value is AnyContract {
   if (typeof value !== "object" || value === null) return false;
+  if (isCollection(value)) return true;
   const { name, settings, handle } = value as Partial<AnyContract>;
   return typeof name === "string" && typeof settings === "object" && typeof handle === "function";
 }

@@ -14,7 +14,7 @@ import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { exitCodeOf } from "../terminal.ts";
 import type { FromChild, ToChild, WorkOrder } from "./child.ts";
-import { loadJobs } from "./job-modules.ts";
+import { loadJobs, loadSchedules } from "./job-modules.ts";
 
 class WorkerProcess {
   #order: WorkOrder | undefined;
@@ -51,6 +51,7 @@ class WorkerProcess {
     if (order.watch) tellLoadedFiles();
     const jobs = await loadJobs(order.globs);
     assertKnown(order.only ?? [], jobs);
+    const schedules = await loadSchedules(order.globs);
     if (this.#graceMs !== undefined) return this.#leave();
     const write = order.log === "json" ? jsonWriter : prettyWriter;
     const logger = write({ who: { place: order.place }, colours: order.colours });
@@ -64,7 +65,13 @@ class WorkerProcess {
       say({ outlive: "registering", worker, pid, namespace, startTicks });
     };
     const blobs = order.blobsFrom === null ? {} : await blobsOf(order.blobsFrom);
-    this.#engine = await open(order.store, { ...order.engine, ...blobs, jobs, logger, onEvent });
+    this.#engine = await open(order.store, {
+      ...order.engine,
+      ...blobs,
+      jobs: [...jobs, ...schedules],
+      logger,
+      onEvent,
+    });
     if (order.metrics) this.#snapshot = await measure(this.#engine, early);
     opening = false;
     if (this.#graceMs !== undefined) return this.#leave();

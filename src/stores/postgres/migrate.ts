@@ -13,7 +13,7 @@ import {
 } from "../released-steps.ts";
 import { type Address, quotedSchema } from "./address.ts";
 import { newClient } from "./connection.ts";
-import { schedules } from "./migrations/schedules.ts";
+import { collections } from "./migrations/collections.ts";
 import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";
 import {
   adoptText,
@@ -57,7 +57,7 @@ export interface MigrationSession {
 }
 
 /** The lowest version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(schedules) + 1;
+export const NEEDED_VERSION = MIGRATIONS.indexOf(collections) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

@@ -3,6 +3,7 @@
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
 import { SCHEDULE_TABLES } from "./migrations/schedules.ts";
+import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
@@ -37,6 +38,7 @@ export const WRITTEN = [
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
+  ...COLLECTION_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
@@ -46,6 +48,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...FAMILY_TABLES,
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
+  ...COLLECTION_TABLES,
 ]);
 
 /** Roles without login: grant them to the users that programs log in as. */
@@ -105,6 +108,7 @@ DO $$ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(SCHEDULE_TABLES)} TO ${worker};
     GRANT SELECT ON ${schema}.schedules TO ${worker};
   END IF;
+  IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

@@ -7,6 +7,7 @@ import type { Store, TakeBackAnswer } from "../port.ts";
 import { wakeupChannel } from "./address.ts";
 import { recordWrites } from "./attempt-writes.ts";
 import { batches } from "./batches.ts";
+import { collections } from "./collections.ts";
 import { transactions } from "./commit.ts";
 import type { Connection } from "./connection.ts";
 import { Enqueuing, Kinds } from "./enqueue.ts";
@@ -113,6 +114,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       upkeep: upkeep(connection, workers),
       batches: batches(connection, kinds),
       schedules: schedules(connection, kinds),
+      collections: collections(connection, kinds),
     },
     // A recovery wakes the other processes when it commits.
     {

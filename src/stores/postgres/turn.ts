@@ -23,7 +23,7 @@ import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import { applyEvents } from "./reruns.ts";
-import { admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
+import { type Admitted, admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -54,8 +54,22 @@ interface Woken {
   readonly dueInMs: number | null;
 }
 
+/**
+ * A turn that settles this many and leaves its worker no room does not wait for the admission that follows from it: nothing of it is for this worker
+ * now, and its five round trips would keep what was claimed from starting. A worker with fewer ends at once has time to wait.
+ */
+const ADMITS_LATER_FROM = 10;
+
+/** An admission that goes on after its turn has returned. */
+interface Admitting {
+  readonly outcome: Promise<Admitted>;
+  hasEnded: boolean;
+}
+
 export class Turns {
   readonly #deps: TurnDeps;
+  /** At most one. A later turn reports what it came to. */
+  #admitting: Admitting | null = null;
 
   constructor(deps: TurnDeps) {
     this.#deps = deps;
@@ -120,7 +134,8 @@ export class Turns {
     const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
     const demands = demandsOf(without(claim, first.claimed));
-    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates);
+    const isBusy = demands.length === 0 && settlements.length >= ADMITS_LATER_FROM;
+    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates, isBusy);
     const claims =
       wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
     const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
@@ -140,7 +155,13 @@ export class Turns {
   }
 
   /** Jobs whose wait has ended, events whose job has ended, and then jobs that a limit holds: each of these may add to the next. */
-  async #wake(known: Left, keyDue: number | null, demands: readonly Demand[], hasGates: boolean): Promise<Woken> {
+  async #wake(
+    known: Left,
+    keyDue: number | null,
+    demands: readonly Demand[],
+    hasGates: boolean,
+    isBusy: boolean,
+  ): Promise<Woken> {
     const { connection, kinds } = this.#deps;
     const isDue = keyDue !== null && keyDue <= 0;
     const wakes = known.wakes ? await actOnWakes(connection) : NO_WAKES;
@@ -148,10 +169,41 @@ export class Turns {
     const left = wakes.woken + family.cancelled > 0 ? await whatIsLeft(connection) : known;
     const events = left.events ? await applyEvents(connection, kinds) : NO_EVENTS;
     const isHeld = left.doors || events.applied > 0 || isDue || (hasGates && demands.length > 0);
-    const held = isHeld ? await admitHeld(connection, demands, hasGates) : { ...NONE_ADMITTED, dueInMs: keyDue };
+    const admit = (): Promise<Admitted> => admitHeld(connection, demands, hasGates);
+    const held = await this.#admit(isHeld ? admit : null, keyDue, isBusy);
     const woken = wakes.woken + events.applied + held.admitted + held.toGates;
     const dueInMs = wakes.more || family.more || events.more || wakes.woken + events.applied > 0 ? 0 : held.dueInMs;
     return { woken, admitted: held.admitted, ready: held.ready, dueInMs };
+  }
+
+  /**
+   * Admits, and adds what an earlier turn began to admit. The turn of a busy worker waits for neither, and asks for another turn at once, which reports it.
+   * `admit`: null if nothing is held.
+   */
+  async #admit(admit: (() => Promise<Admitted>) | null, keyDue: number | null, isBusy: boolean): Promise<Admitted> {
+    const former = this.#admitting;
+    if (former && isBusy && !former.hasEnded) return { ...NONE_ADMITTED, dueInMs: 0 };
+    this.#admitting = null;
+    const earlier = former ? await former.outcome : { ...NONE_ADMITTED, dueInMs: null };
+    let now: Admitted = { ...NONE_ADMITTED, dueInMs: keyDue };
+    if (admit && isBusy) {
+      this.#admitLater(admit());
+      now = { ...NONE_ADMITTED, dueInMs: 0 };
+    } else if (admit) now = await admit();
+    return {
+      admitted: earlier.admitted + now.admitted,
+      toGates: earlier.toGates + now.toGates,
+      ready: earlier.ready + now.ready,
+      dueInMs: earlier.dueInMs === null ? now.dueInMs : sooner(earlier.dueInMs, now.dueInMs),
+    };
+  }
+
+  /** If it fails, the turn that asks for its outcome does. */
+  #admitLater(outcome: Promise<Admitted>): void {
+    const admitting: Admitting = { outcome, hasEnded: false };
+    const end = (): void => void (admitting.hasEnded = true);
+    outcome.then(end, end);
+    this.#admitting = admitting;
   }
 
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */

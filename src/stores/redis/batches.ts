@@ -42,6 +42,9 @@ const AS = Object.fromEntries(BATCH_STATES.map((state, code) => [state, String(c
 const stateOf = (code: string): BatchState => BATCH_STATES[Number(code)]!;
 const orMissing = (reply: Reply): BatchState | "missing" => (reply === "" ? "missing" : stateOf(String(reply)));
 
+/** How a block is asked to end, and the change of one that is queued. */
+const CANCEL_ARGS: readonly string[] = [BY_HAND.cancel.request, ...changeArgs(BY_HAND.cancel.changes.queued!, "")];
+
 export function batches(connection: Connection): Batches {
   /** Where the next call goes on: batches that no process manages to end must not hide the others, nor those that can't be deleted yet. */
   let foldedUpTo = "0";
@@ -58,9 +61,7 @@ export function batches(connection: Connection): Batches {
     seal: async (batch, round) => orMissing(await connection.eval("sealBatch", [batch, String(round)])),
     abort: async (batch) => orMissing(await connection.eval("abortBatch", [batch])),
     async tend(limit) {
-      const { changes, request } = BY_HAND.cancel;
-      const args = [String(Math.min(limit, BLOCKS_AT_ONCE)), request, ...changeArgs(changes.queued!, "")];
-      return (await connection.eval("tendBatches", args)) === 1;
+      return (await connection.eval("tendBatches", [String(Math.min(limit, BLOCKS_AT_ONCE)), ...CANCEL_ARGS])) === 1;
     },
     async fold(limit) {
       const args = [foldedUpTo, String(Math.min(limit, FOLDED_AT_ONCE))];
@@ -89,7 +90,8 @@ export function batches(connection: Connection): Batches {
     },
     async purge(endedOlderThanMs, limit) {
       const args = [endedOlderThanMs, Math.min(limit, BLOCKS_AT_ONCE), purgeFrom].map(String);
-      const [gone, more, from] = (await connection.eval("purgeBatches", args)) as [number, number, number];
+      const reply = await connection.eval("purgeBatches", [...args, ...CANCEL_ARGS]);
+      const [gone, more, from] = reply as [number, number, number];
       purgeFrom = from;
       return { batches: gone, more: more === 1 };
     },
@@ -378,7 +380,7 @@ function damagedPart(batch: string, file: string, round: number, number: number)
   return new OutliveError(
     ErrorCode.corrupt,
     `What block ${number} of round ${round} of batch ${batch} wrote to ${file} does not match its checksum: the store was damaged.`,
-    "Put a backup back, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
+    "Restore a backup, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
     { batch, round, block: number, file },
   );
 }

@@ -162,6 +162,68 @@ const SCHEDULES: Migration = {
   `,
 };
 
+// Collections of numbered messages. A part is found by (collection, series, ordinal) and by nothing else. There is one writer at a time, so how
+// many parts a series has is added up in the transaction that keeps them.
+const COLLECTIONS: Migration = {
+  name: "collections",
+  sql: `
+  -- Small rows: one is written again in each turn that keeps parts of it. The long texts are in a table of their own.
+  CREATE TABLE outlive_collections (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used again: what is left of a deleted collection names it
+    id TEXT NOT NULL UNIQUE,
+    kind INTEGER NOT NULL,
+    state INTEGER NOT NULL,                -- the place in COLLECTION_STATES
+    touched INTEGER NOT NULL DEFAULT 0,    -- it may be complete
+    created_at INTEGER NOT NULL,
+    active_at INTEGER NOT NULL,
+    due_at INTEGER,                        -- when it is abandoned if nothing comes; null: it has ended
+    idle_ms INTEGER NOT NULL,
+    total_ms INTEGER NOT NULL,
+    keep_ms INTEGER NOT NULL
+  );
+  CREATE INDEX outlive_collections_due ON outlive_collections (due_at) WHERE due_at IS NOT NULL;
+  CREATE INDEX outlive_collections_touched ON outlive_collections (seq) WHERE touched = 1;
+  CREATE INDEX outlive_collections_state ON outlive_collections (state, kind, seq);
+  CREATE TABLE outlive_collection_texts (
+    collection INTEGER PRIMARY KEY,
+    input TEXT NOT NULL,                   -- JSON
+    input_sum INTEGER NOT NULL,
+    transitions TEXT NOT NULL,             -- STATE AT,STATE AT
+    why TEXT
+  );
+  CREATE TABLE outlive_series (
+    collection INTEGER NOT NULL,
+    place INTEGER NOT NULL,                -- among the series of its kind
+    name TEXT NOT NULL,
+    expected INTEGER,                      -- null: not announced
+    have INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (collection, place)
+  ) WITHOUT ROWID;
+  CREATE TABLE outlive_parts (
+    collection INTEGER NOT NULL,
+    series INTEGER NOT NULL,               -- its place
+    ordinal INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    sha256 TEXT NOT NULL,
+    blob TEXT NOT NULL,
+    PRIMARY KEY (collection, series, ordinal)
+  ) WITHOUT ROWID;
+  CREATE TABLE outlive_parked (
+    id TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    collection TEXT,
+    series TEXT,
+    ordinal INTEGER,
+    reason TEXT NOT NULL,
+    blob TEXT,
+    bytes INTEGER NOT NULL,
+    at INTEGER NOT NULL
+  ) WITHOUT ROWID;
+  CREATE INDEX outlive_parked_collection ON outlive_parked (collection) WHERE collection IS NOT NULL;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -463,6 +525,7 @@ export const MIGRATIONS: readonly Migration[] = [
   FAMILY_CANCELS,
   BATCHES,
   SCHEDULES,
+  COLLECTIONS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -6,6 +6,7 @@ import { observed } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { batches, type Piece } from "./batches.ts";
+import { collections } from "./collections.ts";
 import { type Database, storeReplaced } from "./database.ts";
 import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { wrapError } from "./errors.ts";
@@ -121,6 +122,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
       transactions: transactions(access, parts),
       batches: batches(access, kinds, purging, piece),
       schedules: schedules(access, kinds),
+      collections: collections(access, kinds),
       upkeep: upkeep(access, { workers, mark, bootId }),
     },
     {

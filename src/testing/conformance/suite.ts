@@ -5,6 +5,7 @@ import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyBatchRows } from "./batch-rows.ts";
 import { specifyBatches } from "./batches.ts";
 import { specifyClaim } from "./claim.ts";
+import { specifyCollections } from "./collections.ts";
 import { specifyCommit } from "./commit.ts";
 import { specifyCorrupt, specifyRestore } from "./damage.ts";
 import { specifyExpire, specifyLiveness } from "./deadlines.ts";
@@ -57,6 +58,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   batches: specifyBatches,
   "rows of batches": specifyBatchRows,
   schedules: specifySchedules,
+  collections: specifyCollections,
 };
 
 /** Registers the tests of the store port with node:test. `makeStores` is called for every test and makes a fresh database. */

@@ -3,6 +3,7 @@ import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
 import { batches } from "./batches.ts";
+import { collections } from "./collections.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { consequences } from "./consequences.ts";
 import { core } from "./core.ts";
@@ -50,6 +51,7 @@ export const MIGRATIONS: readonly Migration[] = [
   batches,
   submit,
   schedules,
+  collections,
 ];
 
 /**

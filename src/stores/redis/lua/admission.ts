@@ -162,7 +162,8 @@ local function openGates(asked, total, mayCome)
   local isFair = {}
   for _, n in ipairs(fair) do isFair[tonumber(n)] = true end
   for _, one in ipairs(asked) do
-    local most = math.min(one.room, total)
+    -- What a turn admits, it also claims: about 0.1 ms of the server for each.
+    local most = math.min(one.room, total, HELD_PER_KEY)
     if isFair[one.n] and most > 0 then
       local gate = K.gate(one.n)
       if mayCome or call('EXISTS', T .. 'hr:' .. gate) == 1 then
@@ -270,9 +271,12 @@ function K.admit(asked, total)
   for _, of in ipairs(looked) do
     if #of.list >= of.wanted and (of.moved or (of.wanted == HELD_PER_KEY and of.some)) then K.wake(of.door) end
   end
-  local demand = false
-  for _, gate in ipairs(gates) do demand = demand or gate.taken < gate.bound end
-  return ready, moved and demand
+  local demand, cut = false, false
+  for _, gate in ipairs(gates) do
+    demand = demand or gate.taken < gate.bound
+    cut = cut or (gate.taken >= gate.bound and gate.bound == HELD_PER_KEY)
+  end
+  return ready, (moved and demand) or cut
 end
 -- A claimed job starts now: of a rate that counts from here on.
 function K.start(j)

@@ -198,7 +198,7 @@ end
 return {last, ids}
 `;
 
-/** Rows that have ended stay ended, so the decision holds; that they are all is checked once more, for whatever has decided. */
+/** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 export const FINISH_BATCH = /* lua */ `
 ${SHOW_BATCH}
 ${END}
@@ -256,7 +256,8 @@ return 1
  * to the next call. The job that follows the end (\`doneDraft\`) has ended as long ago, or is gone.
  */
 export const PURGE_BATCHES = /* lua */ `
-local before, limit, offset = now - num(), num(), num()
+local before, limit, offset, request = now - num(), num(), num(), arg()
+local cancels = C.read()
 local ended = call('ZRANGEBYSCORE', T .. 'be', '-inf', '(' .. int(before), 'LIMIT', offset, ${200})
 local gone, kept = 0, 0
 for _, n in ipairs(ended) do
@@ -285,7 +286,10 @@ while room > 0 do
   for i = 1, #blocks, 2 do
     local place = B.place(n, round, blocks[i + 1])
     local j = tonumber(blocks[i]) > 0 and J.get(tonumber(blocks[i]))
-    if j and j.state >= SUCCEEDED then P.remove(j) end
+    -- One that has marked all of its rows and has not ended: its next attempt would find no batch.
+    if j and j.state >= SUCCEEDED then P.remove(j)
+    elseif j and j.state == QUEUED then C.apply(j, cancels, 'system/batches', nil)
+    elseif j then J.askToEnd(j, 'system/batches', request) end
     call('UNLINK', T .. 'br:' .. place)
     for _, file in ipairs(files) do call('UNLINK', T .. 'bp:' .. place .. ':' .. file) end
   end

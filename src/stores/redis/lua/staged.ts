@@ -20,8 +20,8 @@ end
 function E.insert(token, count)
   if not call('ZSCORE', T .. 'stc', token) then return end
   wrote = true
-  local key, answers = T .. 'st:' .. token, T .. 'sta:' .. token
-  local from = call('LLEN', answers)
+  local key, inserted = T .. 'st:' .. token, T .. 'sta:' .. token
+  local from = call('LLEN', inserted)
   local args, position = A, at
   A, at = call('LRANGE', key, from * PER_DRAFT, (from + count) * PER_DRAFT - 1), 1
   local drafts = {}
@@ -29,7 +29,7 @@ function E.insert(token, count)
   A, at = args, position
   local became = {}
   for i, one in ipairs(D.enqueue(drafts, nil)) do became[i] = concat(one, '\\31') end
-  if #became > 0 then many('RPUSH', answers, became) end
+  if #became > 0 then many('RPUSH', inserted, became) end
   if (from + #drafts) * PER_DRAFT >= call('LLEN', key) then call('ZREM', T .. 'stc', token) end
 end
 -- In how many ms a worker goes on with one that its caller has left; nothing: there is none.

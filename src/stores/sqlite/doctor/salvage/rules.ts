@@ -44,6 +44,7 @@ export function restoreRules(
   db.exec("UPDATE outlive_kinds SET jobs = (SELECT count(*) FROM outlive_jobs j WHERE j.kind = outlive_kinds.id)");
   restoreBatches(db);
   restoreSchedules(db);
+  restoreCollections(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
 }
@@ -84,6 +85,25 @@ function restoreSchedules(db: DatabaseSync): void {
     DELETE FROM outlive_occurrences WHERE seq IN
       (SELECT seq FROM (SELECT seq, row_number() OVER (PARTITION BY job ORDER BY seq) AS n FROM outlive_occurrences) WHERE n > 1);
     DELETE FROM outlive_declarations`);
+}
+
+/**
+ * What is kept of a collection becomes what its parts come to now: parts whose rows are lost are missing, and are accepted when they come again. A
+ * collection without its texts can be seen, and nothing runs with it.
+ */
+function restoreCollections(db: DatabaseSync): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_parts'").get() === undefined) return;
+  db.exec(`DELETE FROM outlive_collections WHERE seq NOT IN (SELECT max(seq) FROM outlive_collections GROUP BY id);
+    INSERT INTO outlive_collection_texts (collection, input, input_sum, transitions)
+      SELECT seq, 'null', 0, 'requested ' || created_at FROM outlive_collections WHERE seq NOT IN (SELECT collection FROM outlive_collection_texts);
+    UPDATE outlive_series SET have = (SELECT count(*) FROM outlive_parts p WHERE p.collection = outlive_series.collection AND p.series = outlive_series.place),
+      bytes = (SELECT ifnull(sum(bytes), 0) FROM outlive_parts p WHERE p.collection = outlive_series.collection AND p.series = outlive_series.place);
+    UPDATE outlive_collections SET touched = due_at IS NOT NULL AND NOT EXISTS
+      (SELECT 1 FROM outlive_series s WHERE s.collection = outlive_collections.seq AND (s.expected IS NULL OR s.have < s.expected))`);
+  // A new collection must not get the number, and with it the parts, of one whose row is lost.
+  db.exec(`DELETE FROM sqlite_sequence WHERE name = 'outlive_collections';
+    INSERT INTO sqlite_sequence (name, seq) SELECT 'outlive_collections', ifnull((SELECT max(n) FROM (SELECT max(seq) AS n FROM outlive_collections
+      UNION SELECT max(collection) FROM outlive_parts)), 0)`);
 }
 
 /** Collects what is missing of each job, and writes it once per job. */

@@ -1,0 +1,106 @@
+// Sends GET requests: as requests of ours, or, with `bare`, by undici alone with as many in flight.
+import { monitorEventLoopDelay } from "node:perf_hooks";
+import { Agent, type Dispatcher } from "undici";
+import { open } from "../../../src/index.ts";
+import { request } from "../../../src/requests.ts";
+import { given, monoMs, serve, tell } from "../program.ts";
+
+const { url, target, inFlight, bare } = given<{ url: string; target: string; inFlight: number; bare: boolean }>();
+const get = request("get", {
+  method: "GET",
+  addresses: "any",
+  response: "ignore",
+  timeouts: { headers: "10m", total: "10m" },
+  send: () => ({ url: target }),
+});
+const engine = bare ? null : await open(url, { jobs: [get], logger: false, heartbeat: { probe: "50ms" } });
+if (engine) {
+  await engine.pause(get);
+  await engine.start({ concurrency: { get: inFlight } });
+}
+const agent = new Agent();
+const lag = monitorEventLoopDelay({ resolution: 10 });
+let before = process.cpuUsage();
+let beganAt = 0;
+
+function begin(): void {
+  before = process.cpuUsage();
+  beganAt = monoMs();
+}
+
+function ended(count: number): { seconds: number; cpuUs: number } {
+  const { user, system } = process.cpuUsage(before);
+  return { seconds: (monoMs() - beganAt) / 1_000, cpuUs: (user + system) / count };
+}
+
+/** As many in flight as ours, until `count` have ended. */
+function bareSend(count: number): Promise<void> {
+  const { origin, pathname: path } = new URL(target);
+  return new Promise((resolve, reject) => {
+    let started = 0;
+    let done = 0;
+    const next = (): void => {
+      if (started++ < count) agent.dispatch({ origin, path, method: "GET" }, handler);
+    };
+    const handler: Dispatcher.DispatchHandler = {
+      onRequestStart: () => {},
+      onResponseStart: () => {},
+      onResponseData: () => {},
+      onResponseEnd: () => {
+        next();
+        if (++done === count) resolve();
+      },
+      onResponseError: (_, error) => reject(error),
+    };
+    for (let i = 0; i < inFlight; i++) next();
+  });
+}
+
+async function untilSent(count: number): Promise<void> {
+  for (;;) {
+    const [counts] = (await engine!.counts()).filter(({ kind }) => kind === "get");
+    if ((counts?.succeeded ?? 0) >= count) return;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+let sent = 0;
+serve({
+  fill: async ({ count }: { count: number }) => {
+    sent += count;
+    await engine!.enqueueMany(
+      get,
+      Array.from({ length: count }, (_, n) => n),
+    );
+  },
+  run: async ({ count }: { count: number }) => {
+    begin();
+    if (bare) await bareSend(count);
+    else {
+      await engine!.resume(get);
+      await untilSent(sent);
+      await engine!.pause(get);
+    }
+    return ended(count);
+  },
+  go: async () => {
+    lag.enable();
+    lag.reset();
+    await engine!.resume(get);
+  },
+  lag: () => {
+    const found = { p99: lag.percentile(99) / 1e6, max: lag.max / 1e6 };
+    lag.disable();
+    return found;
+  },
+  rss: () => {
+    globalThis.gc?.();
+    return process.memoryUsage.rss();
+  },
+  cpu: () => {
+    const { user, system } = process.cpuUsage();
+    return user + system;
+  },
+  pid: () => process.pid,
+});
+tell("started", null);

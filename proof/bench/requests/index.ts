@@ -1,0 +1,193 @@
+// The metrics of `--requests`, in the order in which they are run and printed.
+import { setTimeout as pause } from "node:timers/promises";
+import { percentile, round } from "../figure.ts";
+import type { Bench, Metric, Program } from "../harness.ts";
+import type { StoreName } from "../stores/tested-store.ts";
+
+/** What a store may cost on top of bare undici. */
+const SHARES: Readonly<Record<StoreName, { readonly rate: number; readonly cpu: number }>> = {
+  sqlite: { rate: 0.65, cpu: 1.5 },
+  postgres: { rate: 0.55, cpu: 2 },
+  redis: { rate: 0.55, cpu: 1.5 },
+};
+
+const rates: Metric = {
+  names: ["requests", "requestCpu"],
+  async run(bench) {
+    const count = bench.pick(10_000, 1_000);
+    const inFlight = 100;
+    const server = await bench.start("request-server", {});
+    const target = await server.ask<string>("url");
+    const ours = await bench.start("requests", { url: await bench.store.place(), target, inFlight, bare: false });
+    const bare = await bench.start("requests", { url: "", target, inFlight, bare: true });
+    return bench.during([ours, bare, server], async () => {
+      const pairs: { ours: Ran; bare: Ran }[] = [];
+      for (const n of bench.rounds("requests", 5, 3)) {
+        await ours.ask("fill", { count });
+        const of = { ours: await ours.ask<Ran>("run", { count }), bare: await bare.ask<Ran>("run", { count }) };
+        // The first warms up.
+        if (n > 1) pairs.push(of);
+        await server.ask("reset", {});
+      }
+      const middle = (of: (pair: (typeof pairs)[0]) => number): number => percentile(pairs.map(of), 50);
+      const rate = middle((pair) => count / pair.ours.seconds);
+      const bareRate = middle((pair) => count / pair.bare.seconds);
+      const rateShare = middle((pair) => pair.bare.seconds / pair.ours.seconds);
+      const cpu = middle((pair) => pair.ours.cpuUs);
+      const bareCpu = middle((pair) => pair.bare.cpuUs);
+      const cpuShare = middle((pair) => pair.ours.cpuUs / pair.bare.cpuUs);
+      const { rate: least, cpu: most } = SHARES[bench.store.name];
+      const detail = {
+        how: "small GETs, 100 in flight, no callbacks; the CPU of the process, without the server's",
+        count,
+        rounds: pairs.length,
+      };
+      return [
+        {
+          name: "requests",
+          unit: "requests/s",
+          ours: rate,
+          base: { what: "bare undici", value: bareRate },
+          targets: [{ text: `≥ ${least * 100} % of bare undici`, value: rateShare, atLeast: least }],
+          detail,
+        },
+        {
+          name: "requestCpu",
+          unit: "µs of CPU",
+          ours: cpu,
+          base: { what: "bare undici", value: bareCpu },
+          targets: [{ text: `≤ ${most} x bare undici`, value: cpuShare, atMost: most }],
+          detail,
+        },
+      ];
+    });
+  },
+};
+
+interface Ran {
+  readonly seconds: number;
+  readonly cpuUs: number;
+}
+
+async function untilCount(bench: Bench, server: Program, what: string, count: number): Promise<void> {
+  for (;;) {
+    const arrived = await server.ask<number>("count");
+    if (arrived >= count) return;
+    bench.progress(`${what}: ${arrived} of ${count} in flight`);
+    await pause(50);
+  }
+}
+
+const memory: Metric = {
+  names: ["requestMemoryKb", "requestLoopLagMs"],
+  async run(bench) {
+    const inFlight = bench.pick(10_000, 1_000);
+    const server = await bench.start("request-server", {});
+    const target = await server.ask<string>("url");
+    const ours = await bench.start("requests", { url: await bench.store.place(), target, inFlight, bare: false }, [
+      "--expose-gc",
+    ]);
+    return bench.during([ours, server], async () => {
+      await server.ask("hold", { on: true });
+      await ours.ask("fill", { count: inFlight });
+      const before = await ours.ask<number>("rss");
+      await ours.ask("go", {});
+      await untilCount(bench, server, "requestMemoryKb", inFlight);
+      const lag = await ours.ask<{ p99: number; max: number }>("lag");
+      const after = await ours.ask<number>("rss");
+      const cpuBefore = await ours.ask<number>("cpu");
+      const idleMs = bench.pick(5_000, 2_000);
+      await pause(idleMs);
+      const idle = ((await ours.ask<number>("cpu")) - cpuBefore) / 10 / idleMs;
+      const each = (after - before) / 1_024 / inFlight;
+      await server.ask("hold", { on: false });
+      return [
+        {
+          name: "requestMemoryKb",
+          unit: "KB",
+          ours: each,
+          targets: [
+            { text: "≤ 25 KB of RSS each", value: each, atMost: 25 },
+            { text: "≤ 5 % of a core while all wait", value: idle, atMost: 5 },
+          ],
+          detail: {
+            how: "RSS of the process before and with all in flight, per request; HTTP",
+            inFlight,
+            idleCpuPercent: round(idle),
+          },
+        },
+        {
+          name: "requestLoopLagMs",
+          unit: "ms",
+          ours: lag.p99,
+          targets: [{ text: "≤ 50 ms (p99)", value: lag.p99, atMost: 50 }],
+          detail: { how: "delay of the event loop while all are opened", inFlight, largest: round(lag.max) },
+        },
+      ];
+    });
+  },
+};
+
+const resent: Metric = {
+  names: ["requestsResentMs"],
+  async run(bench) {
+    const inFlight = bench.pick(5_000, 500);
+    const kills = bench.pick(5, 2);
+    const server = await bench.start("request-server", {});
+    const target = await server.ask<string>("url");
+    const url = await bench.store.place();
+    const start = (): Promise<Program> => bench.start("requests", { url, target, inFlight, bare: false });
+    let sending = await start();
+    await server.ask("hold", { on: true });
+    await sending.ask("fill", { count: inFlight });
+    await server.ask("reset", {});
+    await sending.ask("go", {});
+    await untilCount(bench, server, "requestsResentMs", inFlight);
+    // Only the one that is killed has them.
+    let neighbour = await start();
+    await neighbour.ask("go", {});
+    const first: number[] = [];
+    const all: number[] = [];
+    for (let kill = 1; kill <= kills; kill++) {
+      await pause(1_000);
+      await server.ask("reset", {});
+      const killedAt = Number(process.hrtime.bigint()) / 1e6;
+      await sending.kill();
+      await untilCount(bench, server, `requestsResentMs, kill ${kill}`, inFlight);
+      const arrivals = (await server.ask<number[]>("arrivals")).map((at) => at - killedAt);
+      first.push(Math.min(...arrivals));
+      all.push(percentile(arrivals, 99));
+      [sending, neighbour] = [neighbour, await start()];
+      await neighbour.ask("go", {});
+    }
+    await Promise.all([sending.kill(), neighbour.kill(), server.kill()]);
+    const last = Math.max(...all);
+    return [
+      {
+        name: "requestsResentMs",
+        unit: "ms",
+        ours: last,
+        targets: [
+          { text: "the first again ≤ 500 ms after each kill", value: Math.max(...first), atMost: 500 },
+          { text: "99 % again ≤ 3,000 ms after each kill", value: last, atMost: 3_000 },
+        ],
+        detail: {
+          how: "from SIGKILL to the arrival at the server, HTTP, another process alive",
+          inFlight,
+          kills,
+          first: round(Math.max(...first)),
+          p99: round(last),
+          eachKill: all.map(Math.round).join(", "),
+        },
+      },
+    ];
+  },
+};
+
+const everywhere = [rates, memory, resent];
+
+export const requestMetrics: Readonly<Record<StoreName, readonly Metric[]>> = {
+  sqlite: everywhere,
+  postgres: everywhere,
+  redis: everywhere,
+};

@@ -1,0 +1,301 @@
+// The rig for collections: workers, a producer and the broker are killed with SIGKILL while parts come from RabbitMQ. In the end every part is stored
+// once, each collection has one blob for each part, one job that follows, and a notification.
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, readdirSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import amqplib from "amqplib";
+import { attach, type Engine } from "../../../src/index.ts";
+import { migrationsOf } from "../../../src/stores/registry.ts";
+import { atEnd, cleanUpInEveryCase } from "../../../src/torture/run.ts";
+import { scratchFolder } from "../../../src/torture/scratch-store.ts";
+import { PostgresServer } from "../../servers/postgres-server.ts";
+import { RabbitmqServer } from "../../servers/rabbitmq-server.ts";
+import { wholeNumber } from "../arguments.ts";
+import { hashOf, idOf, KIND, RESULTS } from "./plan.ts";
+import type { Task } from "./worker.ts";
+
+const PARTS = 20;
+const WORKERS = 3;
+/** Without progress for so long nothing will come any more. */
+const PATIENCE_MS = 90_000;
+/** One broker death costs 10 s of waiting for its return. */
+const KILLS_PER_BROKER_DEATH = 100;
+/** A quorum queue younger than this may lose what it has confirmed. */
+const QUEUE_AGE_MS = 2_000;
+
+export async function collections(args: readonly string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      collections: { type: "boolean" },
+      store: { type: "string", default: "sqlite" },
+      kills: { type: "string", default: "200" },
+      seed: { type: "string", default: "1" },
+      json: { type: "boolean", default: false },
+      keep: { type: "boolean", default: false },
+    },
+  });
+  const { store } = values;
+  if (store !== "sqlite" && store !== "postgres") throw new Error(`--store ${store}: use sqlite or postgres.`);
+  const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
+  cleanUpInEveryCase();
+  const scratch = scratchFolder(tmpdir(), values.keep, "torture");
+  await using end = new AsyncDisposableStack();
+  const broker = await RabbitmqServer.create();
+  atEnd(() => broker.destroyNow());
+  end.defer(() => broker.destroy());
+  let url = `sqlite:${join(scratch.folder, "jobs.db")}`;
+  if (store === "postgres") {
+    const server = await PostgresServer.create({ fsync: true });
+    atEnd(() => server.destroyNow());
+    end.defer(() => server.destroy());
+    await (await migrationsOf(server.url())).up();
+    url = server.url();
+  }
+  const run = new Run(url, scratch.folder, broker, kills, seed);
+  const counts = await run.all();
+  const line = {
+    store,
+    seed,
+    ...counts,
+    notRun: ["death of the store's server: test/crash, --batches", "power loss: --power-loss"],
+  };
+  const isSound = run.broken.length === 0;
+  for (const one of run.broken.slice(0, 10)) process.stderr.write(`${one}\n`);
+  process.stdout.write(values.json ? `${JSON.stringify(line)}\n` : `${JSON.stringify(line, null, 2)}\n`);
+  if (!isSound) {
+    scratch.keep();
+    process.stderr.write(
+      `npm run torture -- --collections --store ${store} --kills ${kills} --seed ${seed}\nThe store is kept in ${scratch.folder}.\n`,
+    );
+  }
+  return isSound;
+}
+
+class Run {
+  readonly broken: string[] = [];
+  readonly #task: Omit<Task, "role">;
+  readonly #broker: RabbitmqServer;
+  readonly #kills: number;
+  #state: number;
+  readonly #workers: ChildProcess[] = [];
+  #producer: ChildProcess | null = null;
+  #stopping = false;
+
+  constructor(url: string, folder: string, broker: RabbitmqServer, kills: number, seed: number) {
+    this.#broker = broker;
+    this.#kills = kills;
+    this.#state = seed;
+    this.#task = {
+      url,
+      blobs: join(folder, "blobs"),
+      broker: broker.url(),
+      parts: PARTS,
+      acked: join(folder, "acked"),
+      // More than the kills take time for; at least some for a short run.
+      collections: Math.max(20, kills * 2),
+    };
+  }
+
+  async all(): Promise<Record<string, unknown>> {
+    await this.#declareResults();
+    for (let n = 0; n < WORKERS; n++) this.#startWorker();
+    atEnd(() => this.#killAll());
+    try {
+      const engine = await this.#untilThere();
+      const readyAt = performance.now();
+      this.#startProducer();
+      const acts: Record<string, number> = {};
+      for (let kill = 1; kill <= this.#kills; kill++) {
+        await pause(100 + this.#random() * 250);
+        const what = await this.#kill(kill, performance.now() - readyAt);
+        acts[what] = (acts[what] ?? 0) + 1;
+      }
+      await this.#untilAll(engine);
+      const counts = await this.#audit(engine);
+      await engine.close();
+      return { kills: this.#kills, faults: acts, ...counts };
+    } finally {
+      this.#stopping = true;
+      this.#killAll();
+    }
+  }
+
+  async #kill(number: number, ageMs: number): Promise<string> {
+    if (number % KILLS_PER_BROKER_DEATH === KILLS_PER_BROKER_DEATH / 2 && ageMs > QUEUE_AGE_MS) {
+      await this.#broker.kill();
+      await this.#broker.start();
+      return "broker";
+    }
+    const dice = this.#random();
+    if (dice < 0.2 && this.#producer) {
+      this.#producer.kill("SIGKILL");
+      return "producer";
+    }
+    const victims =
+      dice < 0.3 ? [...this.#workers] : [this.#workers[Math.floor(this.#random() * this.#workers.length)]!];
+    for (const victim of victims) victim?.kill("SIGKILL");
+    return victims.length > 1 ? "all workers" : "worker";
+  }
+
+  /** Seeded: a run can be repeated, as far as processes can. */
+  #random(): number {
+    this.#state = (Math.imul(this.#state, 1_664_525) + 1_013_904_223) >>> 0;
+    return this.#state / 2 ** 32;
+  }
+
+  #spawn(role: Task["role"]): ChildProcess {
+    const program = fileURLToPath(new URL("./worker.ts", import.meta.url));
+    const args = ["--disable-warning=ExperimentalWarning", program, JSON.stringify({ role, ...this.#task })];
+    return spawn(process.execPath, args, { stdio: ["ignore", "ignore", "inherit"] });
+  }
+
+  #startWorker(): void {
+    const child = this.#spawn("worker");
+    this.#workers.push(child);
+    child.once("exit", () => {
+      this.#workers.splice(this.#workers.indexOf(child), 1);
+      if (!this.#stopping) this.#startWorker();
+    });
+  }
+
+  #startProducer(): void {
+    const child = this.#spawn("producer");
+    this.#producer = child;
+    child.once("exit", (code) => {
+      this.#producer = null;
+      // The broker may be away: not at once.
+      if (!this.#stopping && code !== 0) setTimeout(() => !this.#stopping && this.#startProducer(), 200);
+    });
+  }
+
+  #killAll(): void {
+    this.#stopping = true;
+    for (const child of this.#workers) child.kill("SIGKILL");
+    this.#producer?.kill("SIGKILL");
+  }
+
+  async #declareResults(): Promise<void> {
+    const model = await amqplib.connect(this.#task.broker);
+    const channel = await model.createChannel();
+    await channel.assertQueue(RESULTS, { durable: true, arguments: { "x-queue-type": "quorum" } });
+    await model.close();
+  }
+
+  /** Until the workers have made the store and its queues. */
+  async #untilThere(): Promise<Engine> {
+    for (const since = performance.now(); ; await pause(100)) {
+      try {
+        const engine = await attach(this.#task.url, { logger: false });
+        if ((await engine.workers()).length > 0) {
+          await pause(500);
+          return engine;
+        }
+        await engine.close();
+      } catch (thrown) {
+        if (performance.now() - since > PATIENCE_MS) throw thrown;
+      }
+    }
+  }
+
+  async #untilAll(engine: Engine): Promise<void> {
+    let [last, since] = [-1, performance.now()];
+    while (performance.now() - since < PATIENCE_MS) {
+      const counts = await engine.collectionCounts().catch(() => []);
+      const notified = counts.reduce((sum, { state, count }) => sum + (state === "notified" ? count : 0), 0);
+      if (notified === this.#task.collections) return;
+      if (notified !== last) [last, since] = [notified, performance.now()];
+      await pause(100);
+    }
+  }
+
+  async #audit(engine: Engine): Promise<Record<string, number>> {
+    const counts = {
+      collections: 0,
+      parts: 0,
+      partsLost: 0,
+      partsTwice: 0,
+      notifiedNever: 0,
+      notifiedAgain: 0,
+      doneTwice: 0,
+      parked: 0,
+    };
+    const notes = await this.#notifications();
+    const blobs = blobsIn(this.#task.blobs);
+    for (let n = 0; n < this.#task.collections; n++) {
+      const id = idOf(n);
+      counts.collections++;
+      const found = await engine.collection(id);
+      if (found?.state !== "notified")
+        this.broken.push(`collection ${id} is ${found?.state ?? "not there"}: ${found?.why ?? ""}`);
+      const listed = notes.get(id);
+      if (!listed) {
+        counts.notifiedNever++;
+        this.broken.push(`collection ${id} was never notified`);
+      } else if (listed.times > 1) counts.notifiedAgain++;
+      const own = blobs.get(id) ?? [];
+      for (let ordinal = 1; ordinal <= PARTS; ordinal++) {
+        counts.parts++;
+        const kept = listed?.parts.get(ordinal);
+        const there = own.filter((name) => name.startsWith(`${ordinal}-`)).length;
+        if (kept !== hashOf(n, ordinal) || there === 0) {
+          counts.partsLost++;
+          this.broken.push(`part ${ordinal} of ${id} is lost`);
+        }
+        if (there > 1) {
+          counts.partsTwice++;
+          this.broken.push(`part ${ordinal} of ${id} has ${there} blobs`);
+        }
+      }
+      if ((found?.series["files"]?.have ?? 0) > PARTS) counts.partsTwice++;
+    }
+    const { jobs } = await engine.list({ kind: KIND, limit: 1_000 });
+    if (jobs.length > this.#task.collections) counts.doneTwice = jobs.length - this.#task.collections;
+    const parked = await engine.parked({ limit: 1_000 });
+    counts.parked = parked.length;
+    for (const { reason } of parked) this.broken.push(`an innocent message is parked: ${reason}`);
+    for (const found of await engine.operator.inconsistencies()) this.broken.push(JSON.stringify(found));
+    return counts;
+  }
+
+  /** What a consumer of the notifications sees, by collection. */
+  async #notifications(): Promise<Map<string, { times: number; parts: Map<number, string> }>> {
+    const model = await amqplib.connect(this.#task.broker);
+    const channel = await model.createChannel();
+    const notes = new Map<string, { times: number; parts: Map<number, string> }>();
+    for (;;) {
+      const message = await channel.get(RESULTS, { noAck: true });
+      if (message === false) break;
+      const { collection, series } = JSON.parse(message.content.toString()) as {
+        collection: string;
+        series: Record<string, { parts: { ordinal: number; sha256: string }[] }>;
+      };
+      const known = notes.get(collection);
+      const parts = new Map(series["files"]!.parts.map(({ ordinal, sha256 }) => [ordinal, sha256]));
+      notes.set(collection, { times: (known?.times ?? 0) + 1, parts });
+      if (message.properties.messageId !== `${collection}:complete`)
+        this.broken.push(`${collection} has another message id`);
+    }
+    await model.close();
+    return notes;
+  }
+}
+
+/** The names of blobs, by collection. */
+function blobsIn(folder: string): Map<string, string[]> {
+  const names = new Map<string, string[]>();
+  if (!existsSync(folder)) return names;
+  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile()) continue;
+    const id = /\/(c\d{5})\/files$/.exec(entry.parentPath)?.[1];
+    if (id !== undefined) names.set(id, [...(names.get(id) ?? []), entry.name]);
+  }
+  return names;
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

@@ -1,0 +1,65 @@
+// A process of the rig for collections: a worker that collects from RabbitMQ, or the producer that sends all parts of one collection after the
+// other and begins again where it was killed. Arguments: a JSON of Task.
+import { appendFileSync, existsSync, readFileSync } from "node:fs";
+import amqplib from "amqplib";
+import { collection, open } from "../../../src/index.ts";
+import { rabbitmq } from "../../../src/rabbitmq.ts";
+import { contentOf, idOf, KIND, RESULTS } from "./plan.ts";
+
+export interface Task {
+  readonly role: "worker" | "producer";
+  readonly url: string;
+  readonly blobs: string;
+  readonly broker: string;
+  readonly parts: number;
+  /** Where the producer notes what the broker has confirmed. */
+  readonly acked: string;
+  /** How many collections there are in all; the producer ends after them. */
+  readonly collections: number;
+}
+
+const task = JSON.parse(process.argv[2]!) as Task;
+
+const scan = collection(KIND, {
+  series: ["files"],
+  retry: { attempts: 100, crashes: 100, backoff: { base: "10ms", max: "200ms" } },
+});
+
+if (task.role === "worker") {
+  scan.notify(RESULTS);
+  const { url, blobs, broker } = task;
+  const heartbeat = { interval: "200ms", lease: "5s", probe: "50ms", sweep: "1s" } as const;
+  const engine = await open(url, { jobs: [scan], blobs, broker: rabbitmq(broker), logger: false, heartbeat });
+  await engine.work();
+}
+
+if (task.role === "producer") {
+  const { url, blobs, broker, parts, acked, collections } = task;
+  const engine = await open(url, { jobs: [scan], blobs, logger: false });
+  const done = existsSync(acked) ? readFileSync(acked, "utf8").split("\n").filter(Boolean).length : 0;
+  const model = await amqplib.connect(broker);
+  model.on("error", () => process.exit(1));
+  model.on("close", () => process.exit(1));
+  const channel = await model.createConfirmChannel();
+  channel.on("error", () => process.exit(1));
+  channel.on("return", () => process.exit(1));
+  for (let n = done; n < collections; n++) {
+    const id = idOf(n);
+    await engine.collect(scan, null, { id });
+    const options = { persistent: true, mandatory: true };
+    const headers = { "outlive-collection": id };
+    channel.publish("outlive.collections", `${KIND}.header`, Buffer.from(`{"series":{"files":${parts}}}`), {
+      ...options,
+      headers,
+    });
+    for (let ordinal = parts; ordinal >= 1; ordinal--)
+      channel.publish("outlive.collections", `${KIND}.part`, contentOf(n, ordinal), {
+        ...options,
+        headers: { ...headers, "outlive-series": "files", "outlive-ordinal": ordinal },
+      });
+    await channel.waitForConfirms();
+    appendFileSync(acked, `${id}\n`);
+  }
+  await engine.close();
+  process.exit(0);
+}

@@ -1,0 +1,265 @@
+// The loop that consumes: connect, declare, consume, and again after a loss, with a pause that grows. A delivery is acknowledged through the channel
+// that brought it and no other: tags begin at 1 on each channel, and a tag of an old one would acknowledge another message. What can't be
+// handled now is kept in hand and tried again, so that an outage of the store costs no delivery its count.
+import type { ConsumeMessage } from "amqplib";
+import type { BrokerNews, Consumer, Consumption, Delivery, WiredKind } from "../../stores/broker.ts";
+import { type Address, after, type Channel, connect, deadline, type Link, openChannel } from "./connection.ts";
+import { declareKind } from "./topology.ts";
+
+/** Turns of one consumer at a time: while one is being kept, the next one is on its way to the disk. */
+const TURNS = 2;
+const MAX_PAUSE_MS = 5_000;
+/** What failed for so long goes to another process, if there is one. */
+const KEEP_IN_HAND_MS = 30_000;
+/** A consumer that could not start, because its queue is not there, is tried again. */
+const RETRY_MS = 1_000;
+
+export class RabbitmqConsumption implements Consumption {
+  readonly #address: Address;
+  readonly #kinds: readonly WiredKind[];
+  readonly #news: (news: BrokerNews) => void;
+  readonly #stopping = new AbortController();
+  readonly #looping: Promise<void>;
+  #wanted: readonly Consumer[] = [];
+  #link: Link | null = null;
+  #consuming = new Map<string, Consuming>();
+
+  constructor(address: Address, kinds: readonly WiredKind[], news: (news: BrokerNews) => void) {
+    this.#address = address;
+    this.#kinds = kinds;
+    this.#news = news;
+    this.#looping = this.#loop();
+  }
+
+  set(consumers: readonly Consumer[]): void {
+    this.#wanted = consumers;
+    if (this.#link) this.#adjust(this.#link);
+  }
+
+  async stop(): Promise<void> {
+    this.#wanted = [];
+    await Promise.all([...this.#consuming.values()].map((one) => one.stop()));
+    this.#stopping.abort();
+    this.#link?.destroy();
+    await this.#looping;
+  }
+
+  async #loop(): Promise<void> {
+    const { signal } = this.#stopping;
+    const { shown } = this.#address;
+    for (let pauseMs = 100; !signal.aborted;) {
+      let why: string;
+      try {
+        const link = await connect(this.#address, "consumes");
+        if (signal.aborted) return link.destroy();
+        try {
+          const channel = await openChannel(
+            link,
+            shown,
+            (model) => model.createChannel(),
+            () => {},
+          );
+          for (const kind of this.#kinds) await declareKind(channel, shown, kind);
+          await deadline(channel.close(), shown, "closing a channel");
+        } catch (thrown) {
+          link.destroy();
+          throw thrown;
+        }
+        this.#link = link;
+        this.#adjust(link);
+        this.#news({ state: "connected", text: `consumes from ${shown}` });
+        pauseMs = 100;
+        why = await link.ended;
+      } catch (thrown) {
+        why = (thrown as Error).message;
+      }
+      this.#link?.destroy();
+      this.#link = null;
+      for (const one of this.#consuming.values()) one.lose();
+      this.#consuming = new Map();
+      if (signal.aborted) return;
+      this.#news({ state: "lost", text: `${shown} is not reachable, and is tried again: ${why}` });
+      // Jitter, so that a fleet does not return at once.
+      await after(pauseMs * (0.5 + Math.random()), signal);
+      pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
+    }
+  }
+
+  #adjust(link: Link): void {
+    const wanted = new Map(this.#wanted.map((consumer) => [consumer.queue, consumer]));
+    for (const [queue, one] of this.#consuming) {
+      if (wanted.has(queue)) continue;
+      this.#consuming.delete(queue);
+      void one.stop();
+    }
+    for (const [queue, consumer] of wanted) {
+      if (this.#consuming.has(queue)) continue;
+      this.#consuming.set(queue, new Consuming(link, this.#address.shown, consumer, this.#stopping.signal));
+    }
+  }
+}
+
+interface InHand {
+  readonly channel: Channel;
+  readonly message: ConsumeMessage;
+}
+
+/** One queue, consumed on one connection. */
+class Consuming {
+  readonly #link: Link;
+  readonly #shown: string;
+  readonly #consumer: Consumer;
+  readonly #signal: AbortSignal;
+  #channel: Channel | null = null;
+  #tag: string | null = null;
+  #waiting: InHand[] = [];
+  #turns = 0;
+  #isAlone = false;
+  #stopped = false;
+  #idle: (() => void) | null = null;
+
+  constructor(link: Link, shown: string, consumer: Consumer, signal: AbortSignal) {
+    this.#link = link;
+    this.#shown = shown;
+    this.#consumer = consumer;
+    this.#signal = signal;
+    void this.#start();
+  }
+
+  /** The connection is gone, and with it every delivery: the broker brings them again. */
+  lose(): void {
+    this.#stopped = true;
+    this.#waiting = [];
+  }
+
+  /** Takes nothing more. What waits goes to another process, what is being handled is acknowledged. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    const channel = this.#channel;
+    this.#waiting = [];
+    if (channel && this.#tag !== null)
+      await deadline(channel.cancel(this.#tag), this.#shown, "cancelling").catch(() => {});
+    if (this.#turns > 0) await new Promise<void>((resolve) => (this.#idle = resolve));
+    if (channel) await deadline(channel.close(), this.#shown, "closing a channel").catch(() => {});
+  }
+
+  async #start(): Promise<void> {
+    const { queue, prefetch } = this.#consumer;
+    while (!this.#stopped) {
+      try {
+        const ended = (): void => {
+          // By the broker, for instance because the queue was deleted or a delivery was held for too long. Its deliveries come again.
+          if (this.#channel !== channel || this.#stopped) return;
+          this.#channel = null;
+          this.#waiting = [];
+          void after(RETRY_MS, this.#signal).then(() => (this.#stopped ? undefined : this.#start()));
+        };
+        const channel: Channel = await openChannel(
+          this.#link,
+          this.#shown,
+          (model) => model.createChannel(),
+          () => ended(),
+        );
+        this.#channel = channel;
+        await deadline(channel.prefetch(prefetch), this.#shown, `limiting deliveries of ${queue}`);
+        const { consumerTag } = await deadline(
+          channel.consume(queue, (message) => this.#receive(channel, message), { noAck: false }),
+          this.#shown,
+          `consuming from ${queue}`,
+        );
+        this.#tag = consumerTag;
+        return;
+      } catch (thrown) {
+        if (this.#stopped) return;
+        // A call that is not answered leaves the connection in a state that nobody knows: the loop makes a new one.
+        if (/has not answered/.test((thrown as Error).message)) return this.#link.destroy();
+        this.#channel = null;
+        await after(RETRY_MS, this.#signal);
+        if (this.#signal.aborted) return;
+      }
+    }
+  }
+
+  #receive(channel: Channel, message: ConsumeMessage | null): void {
+    if (this.#stopped) return;
+    if (message === null) {
+      // The queue was deleted, or lost its leader: consume again.
+      void channel.close().catch(() => {});
+      return;
+    }
+    this.#waiting.push({ channel, message });
+    // What comes in one read of the socket shares a turn.
+    setImmediate(() => this.#pump());
+  }
+
+  #pump(): void {
+    while (!this.#stopped && this.#waiting.length > 0 && this.#turns < TURNS && !this.#isAlone) {
+      const suspect = this.#waiting.find(({ message }) => timesDelivered(message) > 0);
+      if (suspect) {
+        // It was in hand when a process died: it is handled while nothing else is.
+        if (this.#turns > 0) return;
+        this.#waiting = this.#waiting.filter((one) => one !== suspect);
+        this.#isAlone = true;
+        void this.#turn([suspect]).finally(() => (this.#isAlone = false));
+        return;
+      }
+      const share = Math.max(1, Math.ceil(this.#consumer.prefetch / TURNS));
+      void this.#turn(this.#waiting.splice(0, share));
+    }
+  }
+
+  async #turn(inHand: readonly InHand[]): Promise<void> {
+    this.#turns++;
+    try {
+      const verdicts = await this.#handled(inHand);
+      for (const [at, { channel, message }] of inHand.entries()) answer(channel, message, verdicts?.[at] ?? "requeue");
+    } finally {
+      this.#turns--;
+      if (this.#turns === 0 && this.#idle) this.#idle();
+      setImmediate(() => this.#pump());
+    }
+  }
+
+  /** Null: it could not be handled for so long that others should try. */
+  async #handled(inHand: readonly InHand[]): Promise<readonly ("ack" | "requeue")[] | null> {
+    const deliveries = inHand.map(({ message }) => deliveryOf(message));
+    const since = performance.now();
+    for (let pauseMs = 50; ; pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2)) {
+      try {
+        return await this.#consumer.handle(deliveries);
+      } catch {
+        // The caller has said what failed.
+        if (this.#stopped || performance.now() - since > KEEP_IN_HAND_MS) return null;
+        await after(pauseMs, this.#signal);
+      }
+    }
+  }
+}
+
+/** An acknowledgement on a channel that died is refused: its message comes again. */
+function answer(channel: Channel, message: ConsumeMessage, verdict: "ack" | "requeue"): void {
+  try {
+    if (verdict === "ack") channel.ack(message);
+    else channel.nack(message, false, true);
+  } catch {
+    // The channel is closed.
+  }
+}
+
+function timesDelivered({ fields, properties }: ConsumeMessage): number {
+  const counted = Number(properties.headers?.["x-delivery-count"]);
+  return Number.isInteger(counted) && counted > 0 ? counted : fields.redelivered ? 1 : 0;
+}
+
+function deliveryOf(message: ConsumeMessage): Delivery {
+  const headers = (message.properties.headers ?? {}) as Record<string, unknown>;
+  const [death] = (headers["x-death"] ?? []) as readonly { queue?: unknown; reason?: unknown }[];
+  const id: unknown = message.properties.messageId;
+  return {
+    body: message.content,
+    headers,
+    messageId: typeof id === "string" && id !== "" ? id : null,
+    redelivered: timesDelivered(message),
+    died: death ? `dead-lettered by ${String(death.queue)}: ${String(death.reason)}` : null,
+  };
+}

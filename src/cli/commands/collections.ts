@@ -1,0 +1,223 @@
+// `outlive collections`, `collection ID`, `put`, `abandon ID` and `parked`: what becomes of collections, and of messages that could not become parts.
+import { readFileSync } from "node:fs";
+import { Option } from "commander";
+import { connect } from "../../engine/client.ts";
+import { isCollection } from "../../engine/collection.ts";
+import type { CollectionInfo, ParkedMessage } from "../../index.ts";
+import { COLLECTION_STATES, type CollectionState } from "../../job/collections.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { wholeNumber } from "../context.ts";
+import type { Register } from "../main.ts";
+import { allJobs } from "../supervisor/job-modules.ts";
+import { ExitCode, grid, type Ink, type Terminal } from "../terminal.ts";
+import { ago, bytes, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
+
+export const collectionsCommand: Register = (program, run) => {
+  program
+    .command("collections")
+    .description("collections of numbered messages, the newest first")
+    .option("--kind <kind>", "only of this kind")
+    .addOption(new Option("--state <state>", "only in this state").choices(COLLECTION_STATES))
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--after <id>", "the last id of the page before")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const flags = command.opts<{ kind?: string; state?: CollectionState; limit: number; after?: string }>();
+        const collections = await (await attach()).collections(flags);
+        terminal.answer({ collections }, () =>
+          collections.length === 0 ? "There are no collections." : table(terminal, collections),
+        );
+      }),
+    );
+  program
+    .command("collection")
+    .argument("<id>", "the collection's id")
+    .description("one collection: what it has, what is missing and why, and how it came to its state")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const info = await (await attach()).collection(id);
+        if (!info)
+          throw new OutliveError(
+            ErrorCode.notFound,
+            `There is no collection ${id}.`,
+            "Check the id: outlive collections",
+            { collection: id },
+          );
+        terminal.answer(info, () => story(terminal, info).join("\n"));
+      }),
+    );
+  program
+    .command("put")
+    .argument("<kind>", "the kind of the collection, which a module of `jobs` exports")
+    .argument("<id>", "the collection's id")
+    .argument("<series>", "the series")
+    .argument("<ordinal>", "the number of the part, from 1")
+    .argument("<file>", "its bytes, or - to read them from stdin")
+    .description("store a part of a collection; repeating it is safe")
+    .action(
+      run(async ({ terminal, config, mayChange }, command) => {
+        const [kind, id, series, ordinal, file] = command.args as [string, string, string, string, string];
+        mayChange("put a part");
+        const { jobs, store, engine: settings } = await config();
+        const all = await allJobs({ base: process.cwd(), patterns: jobs });
+        const contract = (all as readonly object[]).filter(isCollection).find(({ name }) => name === kind);
+        if (!contract)
+          throw new OutliveError(
+            ErrorCode.kindUnknown,
+            `No module of ${jobs.join(", ")} exports a collection named ${JSON.stringify(kind)}.`,
+            "Nothing was stored. Name the modules in `jobs` of the configuration, or in OUTLIVE_JOBS.",
+            { kind, globs: jobs },
+          );
+        await using client = await connect(store, { ...settings, jobs: [contract] });
+        const answer = await client.put(contract, id, series, Number(ordinal), contentOf(file));
+        terminal.answer({ collection: id, series, ordinal: Number(ordinal), answer }, () => answer);
+        return answer === "accepted" || answer === "duplicate" ? ExitCode.ok : ExitCode.failure;
+      }),
+    );
+  program
+    .command("abandon")
+    .argument("<id>", "the collection's id")
+    .option("--cancel", "it is not wanted any more: its state is cancelled instead of abandoned")
+    .description("end a collection that is not complete: what came is kept for the kind's `keep`")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const id = command.args[0]!;
+        const engine = await attach();
+        const { cancel } = command.opts<{ cancel?: boolean }>();
+        const state = cancel === true ? await engine.cancelCollection(id) : await engine.abandonCollection(id);
+        terminal.answer({ collection: id, state }, () => `Collection ${id} is ${state}.`);
+      }),
+    );
+  program
+    .command("parked")
+    .argument("[id]", "only this message")
+    .description("messages that could not become parts, with the reason")
+    .option("--kind <kind>", "only for this kind")
+    .option("--collection <id>", "only of this collection")
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--after <id>", "the last id of the page before")
+    .option("--retry", "put them again: those that become parts are parked no more")
+    .option("--drop", "forget them, with their bodies")
+    .action(
+      run(async ({ terminal, attach, mayChange }, command) => {
+        const [only] = command.args;
+        const { retry, drop, ...filter } = command.opts<{
+          kind?: string;
+          collection?: string;
+          limit: number;
+          after?: string;
+          retry?: boolean;
+          drop?: boolean;
+        }>();
+        const engine = await attach();
+        const found = await engine.parked(filter);
+        const parked = only === undefined ? found : found.filter(({ id }) => id === only);
+        if (retry !== true && drop !== true)
+          return terminal.answer({ parked }, () =>
+            parked.length === 0 ? "No messages are parked." : parkedTable(terminal, parked),
+          );
+        mayChange(retry === true ? "put parked messages again" : "forget parked messages");
+        const results: { id: string; became: string }[] = [];
+        for (const message of parked) {
+          if (drop === true) await engine.dropParked(message);
+          results.push({ id: message.id, became: drop === true ? "dropped" : await engine.retryParked(message) });
+        }
+        terminal.answer({ results }, () =>
+          results.length === 0
+            ? "No messages are parked."
+            : results.map(({ id, became }) => `${id} ${became}`).join("\n"),
+        );
+      }),
+    );
+};
+
+const INKS: Readonly<Record<CollectionState, Ink>> = {
+  requested: "cyan",
+  collecting: "cyan",
+  complete: "green",
+  notified: "green",
+  abandoned: "red",
+  cancelled: "yellow",
+};
+
+function contentOf(file: string): Buffer {
+  try {
+    return readFileSync(file === "-" ? 0 : file);
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.fileUnreadable,
+      `${file} can't be read: ${(thrown as Error).message}`,
+      "Nothing was stored. Check the path; - reads from stdin.",
+      { file },
+      { cause: thrown },
+    );
+  }
+}
+
+function table(terminal: Terminal, collections: readonly CollectionInfo[]): string {
+  const columns = [
+    { title: "ID", shrinkTo: 12 },
+    { title: "KIND", shrinkTo: 8 },
+    { title: "STATE" },
+    { title: "PARTS", align: "right" as const },
+    { title: "PARKED", align: "right" as const },
+    { title: "ACTIVE", align: "right" as const },
+  ];
+  const rows = collections.map(({ id, kind, state, series, parked, lastActivity }) => {
+    const all = Object.values(series);
+    const have = all.reduce((sum, one) => sum + one.have, 0);
+    const expected = all.every((one) => one.expected !== null)
+      ? thousands(all.reduce((sum, one) => sum + one.expected!, 0))
+      : "?";
+    return [
+      id,
+      kind,
+      { text: state, ink: INKS[state] },
+      `${thousands(have)}/${expected}`,
+      String(parked.length),
+      ago(Date.now() - lastActivity),
+    ];
+  });
+  return grid(terminal, columns, rows).join("\n");
+}
+
+function story(terminal: Terminal, info: CollectionInfo): string[] {
+  const { id, kind, state, series, parked, transitions, why } = info;
+  return [
+    `${terminal.style("bold", `Collection ${printable(id)}`)} (${kind}) is ${terminal.style(INKS[state], state)}`,
+    ...Object.entries(series).map(
+      ([name, { expected, have, missing, bytes: size }]) =>
+        `  ${name}: ${thousands(have)} of ${expected === null ? "?" : thousands(expected)}, ${bytes(size)}${missing === "" ? "" : `; missing ${oneLine(missing)}`}`,
+    ),
+    ...parked.map(
+      ({ id: message, series: of, ordinal, reason }) =>
+        `  parked ${message}: ${orDash(of)} ${orDash(ordinal === null ? null : String(ordinal))}: ${oneLine(reason)}`,
+    ),
+    `  ${transitions.map((one) => `${one.state} ${stamp(one.at)}`).join(", ")}`,
+    `  ${oneLine(why)}`,
+    ...(parked.length > 0
+      ? [`${terminal.style("cyan", "Next:")} outlive parked --collection ${printable(id)} --retry`]
+      : []),
+  ];
+}
+
+function parkedTable(terminal: Terminal, parked: readonly ParkedMessage[]): string {
+  const columns = [
+    { title: "ID" },
+    { title: "KIND", shrinkTo: 8 },
+    { title: "COLLECTION", shrinkTo: 8 },
+    { title: "PART" },
+    { title: "SINCE", align: "right" as const },
+    { title: "REASON", shrinkTo: 20 },
+  ];
+  const rows = parked.map(({ id, kind, collection, series, ordinal, at, reason }) => [
+    id,
+    kind,
+    orDash(collection),
+    series === null ? "-" : `${series} ${ordinal ?? "?"}`,
+    ago(Date.now() - at),
+    oneLine(reason),
+  ]);
+  return grid(terminal, columns, rows).join("\n");
+}

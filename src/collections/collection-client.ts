@@ -1,0 +1,331 @@
+// What programs do with collections: open them, announce and put parts, watch, abandon and cancel them, and deal with parked messages. No thread and
+// no timer: any process may use it, and none has to stay.
+import {
+  assertOrdinal,
+  type CollectionRow,
+  type CollectionState,
+  followOf,
+  isOpen,
+  jobOf,
+  MAX_ORDINAL,
+  type ParkedRow,
+  type PutAnswer,
+  rangesText,
+  STEPS,
+  type Transition,
+} from "../job/collections.ts";
+import { assertKey, invalidInput } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import { encodeJson, type Json } from "../job/json.ts";
+import { endComplete } from "../recovery/collection-ends.ts";
+import type { AnnounceAnswer, CollectionCount, CollectionFilter, Collections } from "../stores/collections.ts";
+import type { PartBlobs } from "./blob-names.ts";
+import type { AnyCollection } from "./contract.ts";
+import { Intake, needBlobs } from "./intake.ts";
+
+/** The options of `collect`. */
+export interface CollectOptions {
+  /** The collection's id, if you have one: collecting it again returns the first with `created: false`. Default: a new one. 1 to 200 characters. */
+  readonly id?: string;
+  /** How many parts some or all series have. Default: a header or `announce` says it later. */
+  readonly expect?: Readonly<Record<string, number>>;
+}
+
+export interface CollectionStarted {
+  readonly id: string;
+  /** False: there was a collection with this id, and it is as it was. */
+  readonly created: boolean;
+}
+
+/** A series as people and programs see it. */
+export interface SeriesInfo {
+  /** Null: not announced yet. */
+  readonly expected: number | null;
+  readonly have: number;
+  /** "3, 17-42"; of a series that is not announced, up to its highest part. Empty: nothing is missing. */
+  readonly missing: string;
+  readonly bytes: number;
+}
+
+/** A collection as people and programs see it. */
+export interface CollectionInfo {
+  readonly id: string;
+  readonly kind: string;
+  readonly state: CollectionState;
+  readonly input: Json;
+  readonly series: Readonly<Record<string, SeriesInfo>>;
+  /** Messages of it that were put aside, each with the reason. At most 100 are listed. */
+  readonly parked: readonly ParkedRow[];
+  readonly createdAt: number;
+  /** Of the latest change: a part, an announcement, or a new state. */
+  readonly updatedAt: number;
+  /** When the latest part or announcement came. */
+  readonly lastActivity: number;
+  readonly transitions: readonly Transition[];
+  /** Why it stands as it does. */
+  readonly why: string;
+}
+
+/** Ranges of missing ordinals that a report lists. */
+const MAX_RANGES = 1_000;
+const MAX_PARKED = 100;
+/** A collection's id is a part of the ids of its jobs. */
+const MAX_ID = 200;
+
+export interface CollectionClientDeps {
+  readonly collections: Collections;
+  /** Null: none was given. Then nothing can be put. */
+  readonly blobs: PartBlobs | null;
+  readonly events: Emitter;
+  readonly newId: () => string;
+}
+
+export class CollectionClient {
+  readonly #deps: CollectionClientDeps;
+  #intake: Intake | undefined;
+
+  constructor(deps: CollectionClientDeps) {
+    this.#deps = deps;
+  }
+
+  intake(kind: string): Intake {
+    const { collections, blobs, events } = this.#deps;
+    return (this.#intake ??= new Intake(collections, needBlobs(blobs, kind), events));
+  }
+
+  async collect(contract: AnyCollection, input: unknown, options: CollectOptions): Promise<CollectionStarted> {
+    const { collections, events, newId } = this.#deps;
+    const { name: kind, settings } = contract;
+    const { id = newId(), expect = {} } = options;
+    assertKey(id, `The id of a ${kind} collection`);
+    if (id.length > MAX_ID)
+      throw new OutliveError(
+        ErrorCode.keyInvalid,
+        `The id of a ${kind} collection has ${id.length} characters.`,
+        `Nothing was opened. Use at most ${MAX_ID}.`,
+        { id },
+      );
+    assertExpected(contract, expect);
+    const checked = await contract.input?.["~standard"].validate(input);
+    if (checked?.issues) throw invalidInput(kind, checked.issues);
+    const draft = {
+      id,
+      kind,
+      input: encodeJson(input === undefined ? null : input, `The input of ${kind}`),
+      series: settings.series.map((name) => ({ name, expected: expect[name] ?? null })),
+      idleMs: settings.idleMs,
+      totalMs: settings.totalMs,
+      keepMs: settings.keepMs,
+      follow: [jobOf({ id, kind }, "request")],
+    };
+    const { created, collection } = await collections.open(draft);
+    if (collection.kind !== kind)
+      throw new OutliveError(
+        ErrorCode.wrongState,
+        `There is a collection ${id} already, and it is a ${collection.kind}.`,
+        "Nothing was opened. Use another id.",
+        { id, kind, found: collection.kind },
+      );
+    if (created) {
+      events.emit("collection.started", { collection: id, kind });
+      // Of parts that are announced as none.
+      if (draft.series.every(({ expected }) => expected === 0)) await endComplete(collections, events, [id]);
+    }
+    return { id, created };
+  }
+
+  async announce(contract: AnyCollection, id: string, expected: Readonly<Record<string, number>>): Promise<void> {
+    assertKey(id, "The collection's id");
+    assertExpected(contract, expected);
+    const answer = await this.#deps.collections.announce(id, expected);
+    if (answer.is !== "announced") throw refused(contract.name, id, answer);
+    await endComplete(this.#deps.collections, this.#deps.events, [id]);
+  }
+
+  async put(
+    contract: AnyCollection,
+    id: string,
+    series: string,
+    ordinal: number,
+    data: Uint8Array,
+  ): Promise<PutAnswer> {
+    const { name: kind, settings } = contract;
+    assertKey(id, "The collection's id");
+    assertOrdinal(ordinal, `A part of ${kind} ${id}`);
+    if (!(data instanceof Uint8Array) || data.length > settings.messageMax)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        data instanceof Uint8Array
+          ? `Part ${ordinal} of ${series} of ${kind} ${id} has ${data.length} bytes, and at most ${settings.messageMax} are allowed.`
+          : `Part ${ordinal} of ${series} of ${kind} ${id} is not bytes.`,
+        "Nothing was stored. Cut it into several parts, or raise `message.max`; pass a Uint8Array or a Buffer.",
+        { collection: id, series, ordinal },
+      );
+    const intake = this.intake(kind);
+    const [answer] = await intake.put(kind, [{ collection: id, series, ordinal, data }]);
+    if (answer === "accepted") await intake.check([id]);
+    return answer!;
+  }
+
+  async get(id: string): Promise<CollectionInfo | null> {
+    const [row] = await this.#deps.collections.get([id]);
+    return row ? this.#info(row) : null;
+  }
+
+  async list(filter: CollectionFilter, limit: number, after: string | null): Promise<readonly CollectionInfo[]> {
+    const rows = await this.#deps.collections.list(filter, limit, after);
+    return Promise.all(rows.map((row) => this.#info(row)));
+  }
+
+  counts(): Promise<readonly CollectionCount[]> {
+    return this.#deps.collections.counts();
+  }
+
+  /** Ends an open collection. What follows is a job, as if its time had passed. */
+  async end(id: string, to: "abandoned" | "cancelled", why: string): Promise<CollectionState> {
+    const { collections, events } = this.#deps;
+    const [row] = await collections.get([id]);
+    if (!row) throw missingCollection(id);
+    const ended =
+      isOpen(row.state) &&
+      (await collections.step({ collection: id, from: STEPS[to], to, why, follow: followOf(row, to) }));
+    if (ended) {
+      events.emit("collection.changed", { collection: id, kind: row.kind, state: to, why });
+      return to;
+    }
+    const state = (await collections.get([id]))[0]?.state ?? row.state;
+    if (state === to) return to;
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      `Collection ${id} is ${state}; only one that is requested or collecting can be ${to}.`,
+      "Nothing was changed.",
+      { collection: id, state },
+    );
+  }
+
+  parked(
+    filter: { readonly kind?: string; readonly collection?: string },
+    limit: number,
+    after: string | null,
+  ): Promise<readonly ParkedRow[]> {
+    return this.#deps.collections.parked(filter, limit, after);
+  }
+
+  /** Puts a parked message again. What can't be a part this time either stays parked. */
+  async retryParked(message: ParkedRow): Promise<PutAnswer | "kept"> {
+    const { collections, blobs } = this.#deps;
+    const { id, kind, collection, series, ordinal, blob } = message;
+    if (collection === null || series === null || ordinal === null || blob === null) return "kept";
+    const chunks: Uint8Array[] = [];
+    for await (const chunk of needBlobs(blobs, kind).get(blob)) chunks.push(chunk);
+    const intake = this.intake(kind);
+    const [answer] = await intake.put(kind, [{ collection, series, ordinal, data: Buffer.concat(chunks) }]);
+    if (answer !== "accepted" && answer !== "duplicate" && answer !== "closed") return answer!;
+    await collections.unpark([id]);
+    await needBlobs(blobs, kind)
+      .delete([blob])
+      .catch(() => {});
+    await intake.check([collection]);
+    return answer;
+  }
+
+  /** Forgets a parked message, with its body. */
+  async dropParked({ id, kind, blob }: ParkedRow): Promise<void> {
+    const { collections, blobs } = this.#deps;
+    await collections.unpark([id]);
+    if (blob !== null && blobs) await needBlobs(blobs, kind).delete([blob]);
+  }
+
+  async #info(row: CollectionRow): Promise<CollectionInfo> {
+    const { collections } = this.#deps;
+    const { id, kind, state, input, createdAt, activeAt, transitions } = row;
+    const parked = row.parked === 0 ? [] : await collections.parked({ collection: id }, MAX_PARKED, null);
+    const series: Record<string, SeriesInfo> = {};
+    for (const { name, expected, have, bytes } of row.series) {
+      const isWhole = expected !== null && have >= expected && !isOpen(state);
+      const missing = isWhole ? "" : rangesText(await collections.missing(id, name, MAX_RANGES));
+      series[name] = { expected, have, missing, bytes };
+    }
+    return {
+      id,
+      kind,
+      state,
+      input: readable(input),
+      series,
+      parked,
+      createdAt,
+      updatedAt: Math.max(activeAt, transitions.at(-1)!.at),
+      lastActivity: activeAt,
+      transitions,
+      why: whyOf(row, series),
+    };
+  }
+}
+
+function readable(text: string): Json {
+  try {
+    return JSON.parse(text) as Json;
+  } catch {
+    return text;
+  }
+}
+
+function whyOf({ state, why, parked }: CollectionRow, series: Readonly<Record<string, SeriesInfo>>): string {
+  if (why !== null) return why;
+  if (state === "complete") return "all parts are there; what follows runs";
+  if (state === "notified") return "all parts are there, and what follows has been handed on";
+  const waits = Object.entries(series).flatMap(([name, { expected, have, missing }]) => {
+    if (expected === null) return [`${name} is not announced`];
+    return have < expected ? [`${name} lacks ${expected - have} of ${expected} (${missing})`] : [];
+  });
+  const aside = parked === 0 ? [] : [`${parked} message(s) of it are parked`];
+  if (state === "requested" && aside.length === 0 && waits.length === 0) return "its producer is being asked";
+  return [...waits, ...aside].join("; ") || "all parts are there; the next check ends it";
+}
+
+/** Says which numbers of parts can't be. */
+export function assertExpected(
+  { name: kind, settings }: Pick<AnyCollection, "name" | "settings">,
+  expected: Readonly<Record<string, number>>,
+): void {
+  for (const [name, count] of Object.entries(expected)) {
+    const isSeries = settings.series.includes(name);
+    if (isSeries && Number.isInteger(count) && count >= 0 && count <= MAX_ORDINAL) continue;
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      isSeries
+        ? `The series ${name} of ${kind} is announced with ${JSON.stringify(count)} parts.`
+        : `The collection ${kind} has no series ${JSON.stringify(name)}.`,
+      isSeries
+        ? `Nothing was changed. Use a whole number from 0 to ${MAX_ORDINAL}.`
+        : `Nothing was changed. It has ${settings.series.join(", ")}.`,
+      { kind, series: name, count },
+    );
+  }
+}
+
+export function missingCollection(id: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.notFound,
+    `There is no collection ${id}.`,
+    "Check the id; ended collections are kept for the retention of their kind only.",
+    { collection: id },
+  );
+}
+
+function refused(kind: string, id: string, answer: Exclude<AnnounceAnswer, { is: "announced" }>): OutliveError {
+  if (answer.is === "unknown" && answer.series === null) return missingCollection(id);
+  const what =
+    answer.is === "closed"
+      ? `it is ${answer.state}`
+      : answer.is === "unknown"
+        ? `it has no series ${answer.series}`
+        : `of its series ${answer.series}, ${answer.why}`;
+  return new OutliveError(
+    ErrorCode.wrongState,
+    `Parts of ${kind} ${id} can't be announced like this: ${what}.`,
+    "Nothing was changed. `outlive collection ID` shows how it stands.",
+    { collection: id, ...answer },
+  );
+}

@@ -1,0 +1,140 @@
+// What a worker process consumes from its broker: the shared queues of its kinds of collections, the queues of each open collection where each has
+// its own, and queues whose messages become jobs.
+import { isOpen } from "../job/collections.ts";
+import { toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import type { JobDraft } from "../job/job.ts";
+import type { Clock } from "../job/time.ts";
+import type { Broker, Consumer, Consumption, Delivery, Verdict } from "../stores/broker.ts";
+import type { Collections } from "../stores/collections.ts";
+import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
+import { wiredKind } from "./collection-worker.ts";
+import type { AnyCollection } from "./contract.ts";
+import { type Intake, needBlobs } from "./intake.ts";
+import { Messages } from "./messages.ts";
+
+/** How often open collections with queues of their own are looked for. */
+const LOOK_MS = 1_000;
+/** How many of them one process consumes. */
+const MAX_OWN = 1_000;
+const JOBS_PREFETCH = 100;
+
+export interface ConsumingDeps {
+  readonly broker: Broker;
+  readonly collections: Collections;
+  readonly blobs: PartBlobs | null;
+  readonly intake: (kind: string) => Intake;
+  readonly events: Emitter;
+  readonly clock: Clock;
+  readonly enqueue: (drafts: readonly JobDraft[]) => Promise<unknown>;
+  /** Of a message for a kind. Rejects if it does not fit. */
+  readonly draft: (kind: { readonly name: string }, input: unknown, id: string) => Promise<JobDraft>;
+  readonly newId: () => string;
+}
+
+export class Consuming {
+  readonly #deps: ConsumingDeps;
+  readonly #consumption: Consumption;
+  readonly #fixed: readonly Consumer[];
+  readonly #own: readonly AnyCollection[];
+  #callOff: (() => void) | null = null;
+  #looking: Promise<void> = Promise.resolve();
+  #stopped = false;
+  #stopping: Promise<void> | undefined;
+
+  constructor(deps: ConsumingDeps, kinds: readonly AnyCollection[]) {
+    this.#deps = deps;
+    const { broker, events } = deps;
+    this.#own = kinds.filter(({ settings }) => settings.queues === "per-collection");
+    this.#fixed = [
+      ...kinds.flatMap((contract) => this.#consumersOf(contract)),
+      ...broker.consumes.map(({ queue, kind }) => this.#jobsFrom(queue, kind)),
+    ];
+    this.#consumption = broker.startConsuming(kinds.map(wiredKind), ({ state, text }) =>
+      events.emit("broker.changed", { broker: broker.place, state, text }),
+    );
+    this.#consumption.set(this.#fixed);
+    if (this.#own.length > 0) this.#look();
+  }
+
+  stop(): Promise<void> {
+    return (this.#stopping ??= this.#stop());
+  }
+
+  async #stop(): Promise<void> {
+    this.#stopped = true;
+    this.#callOff?.();
+    await this.#looking;
+    await this.#consumption.stop();
+  }
+
+  #messages(contract: AnyCollection): Messages {
+    const { collections, intake, events } = this.#deps;
+    const blobs = needBlobs(this.#deps.blobs, contract.name);
+    return new Messages({ collections, blobs, intake: intake(contract.name), events }, contract);
+  }
+
+  #consumersOf(contract: AnyCollection): readonly Consumer[] {
+    const parked = `outlive.${contract.name}.parked`;
+    if (contract.settings.queues === "per-collection") return this.#messages(contract).consumers({ parked });
+    const { queues } = this.#deps.broker.wire(wiredKind(contract), "");
+    return this.#messages(contract).consumers({ ...queues, parked });
+  }
+
+  /** Again and again: collections come and go, and no process owns one. */
+  #look(): void {
+    this.#looking = this.#lookOnce().catch((thrown: unknown) => {
+      const error = toStoredError(thrown);
+      this.#deps.events.emit("store.failed", { doing: "looking for open collections", error, retryInMs: LOOK_MS });
+    });
+    void this.#looking.then(() => {
+      if (!this.#stopped) this.#callOff = this.#deps.clock.after(LOOK_MS, () => this.#look());
+    });
+  }
+
+  async #lookOnce(): Promise<void> {
+    const own: Consumer[] = [];
+    for (const contract of this.#own) {
+      const wired = wiredKind(contract);
+      for (const state of ["requested", "collecting"] as const)
+        for (const row of await this.#deps.collections.list({ kind: contract.name, state }, MAX_OWN, null)) {
+          if (!isOpen(row.state)) continue;
+          const { queues } = this.#deps.broker.wire(wired, row.id);
+          own.push(...this.#messages(contract).consumers(queues));
+        }
+    }
+    if (!this.#stopped) this.#consumption.set([...this.#fixed, ...own.slice(0, 2 * MAX_OWN)]);
+  }
+
+  /** One job for each message id, however often the message comes. A message that no job can be made of is parked. */
+  #jobsFrom(queue: string, kind: { readonly name: string }): Consumer {
+    const handle = async (deliveries: readonly Delivery[]): Promise<readonly Verdict[]> => {
+      const { enqueue, draft, newId } = this.#deps;
+      const drafts: JobDraft[] = [];
+      for (const delivery of deliveries) {
+        const { messageId, body } = delivery;
+        const id = messageId === null ? newId() : `m${sha256(Buffer.from(`${queue}\n${messageId}`)).slice(0, 31)}`;
+        try {
+          drafts.push(await draft(kind, JSON.parse(Buffer.from(body).toString()), id));
+        } catch (thrown) {
+          await this.#park(queue, kind.name, delivery, thrown);
+        }
+      }
+      if (drafts.length > 0) await enqueue(drafts);
+      return deliveries.map(() => "ack");
+    };
+    return { queue, prefetch: JOBS_PREFETCH, handle };
+  }
+
+  async #park(queue: string, kind: string, { body, messageId }: Delivery, thrown: unknown): Promise<void> {
+    const { collections, blobs, events } = this.#deps;
+    const hash = sha256(body);
+    const blob = blobs ? parkedBlobOf(kind, hash) : null;
+    if (blobs && blob !== null) await blobs.put(blob, body);
+    const id = sha256(Buffer.from(JSON.stringify([queue, hash, messageId]))).slice(0, 32);
+    const reason = `no ${kind} job can be made of it: ${(thrown as Error).message}`;
+    const none = { collection: null, series: null, ordinal: null };
+    await collections.park([{ id, kind, ...none, reason, blob, bytes: body.length }]);
+    events.emit("message.parked", { id, kind, ...none, reason });
+  }
+}

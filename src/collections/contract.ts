@@ -1,0 +1,154 @@
+// The contract of a collection: its name, its series and its settings, safe to import anywhere. What runs is attached where workers run. Made by
+// `collection()` (engine/collection.ts), which checks the options.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { CollectionState } from "../job/collections.ts";
+import type { JobContract, TypedRun } from "../job/contract.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Json } from "../job/json.ts";
+import type { PublishOptions, PublishTarget, Wire } from "../stores/broker.ts";
+
+/** The second argument of `request`. */
+export interface RequestRun extends TypedRun {
+  /** The id of the collection. */
+  readonly collection: string;
+  /** Where its producer sends header and parts; null: this engine has no broker, and parts come by `put`. */
+  readonly wire: Wire | null;
+  /** Publishes a message, with the collection's id as its message id, and resolves when the broker has confirmed it. */
+  publish(target: PublishTarget, body: Json | Uint8Array, options?: PublishOptions): Promise<void>;
+}
+
+/** A part as `done` reads it. */
+export interface CollectedPart {
+  readonly ordinal: number;
+  /** Its name in the blob store. */
+  readonly blob: string;
+  readonly bytes: number;
+  readonly sha256: string;
+  /** Its bytes. Throws, after the last one, if they are not those that were put. */
+  stream(): AsyncIterable<Uint8Array>;
+}
+
+/** A collection whose parts are all there: the first argument of `done`. */
+export interface Collected<Input = Json> {
+  readonly id: string;
+  readonly input: Input;
+  readonly series: Readonly<Record<string, { readonly parts: number; readonly bytes: number }>>;
+  /** The parts of a series from 1 to the last, in constant memory. */
+  parts(series: string): AsyncIterable<CollectedPart>;
+}
+
+/** A collection that ended without all of its parts: the first argument of `abandoned`. */
+export interface CollectionEnded<Input = Json> {
+  readonly id: string;
+  readonly input: Input;
+  readonly state: Extract<CollectionState, "abandoned" | "cancelled">;
+  readonly why: string | null;
+  /** Per series: "3, 17-42". Of a series that was never announced: what is missing up to its highest part, and "...". */
+  readonly missing: Readonly<Record<string, string>>;
+}
+
+/** What `collection()` decides. */
+export interface CollectionSettings {
+  readonly series: readonly string[];
+  /** Bytes of one message, at most. */
+  readonly messageMax: number;
+  /** Bytes that one process holds at once. */
+  readonly memory: number;
+  readonly idleMs: number;
+  readonly totalMs: number;
+  readonly keepMs: number;
+  readonly queues: "shared" | "per-collection";
+}
+
+type RequestHandler = (input: never, run: RequestRun) => unknown;
+type DoneHandler = (collected: Collected<never>, run: TypedRun) => unknown;
+type EndedHandler = (ended: CollectionEnded<never>, run: TypedRun) => unknown;
+
+/** By which a collection is known, also if the program's copy of outlive is not the command line's. */
+const COLLECTION = Symbol.for("outlive.collection");
+
+export class CollectionContract<In = unknown, Out = In> {
+  readonly [COLLECTION] = true;
+  readonly name: string;
+  readonly settings: CollectionSettings;
+  readonly input: StandardSchemaV1<In, Out> | null;
+  /** The kinds of its jobs: what asks its producer, what follows its last part, its notification, what follows another end, and the clean-up. */
+  readonly kinds: Readonly<
+    Record<"done" | "request" | "notify" | "ended" | "cleanUp", JobContract<never, never, unknown>>
+  >;
+  #request: RequestHandler | null = null;
+  #done: DoneHandler | null = null;
+  #abandoned: EndedHandler | null = null;
+  #notify: PublishTarget | null = null;
+
+  constructor(
+    name: string,
+    settings: CollectionSettings,
+    input: StandardSchemaV1<In, Out> | null,
+    kinds: CollectionContract["kinds"],
+  ) {
+    this.name = name;
+    this.settings = settings;
+    this.input = input;
+    this.kinds = kinds;
+  }
+
+  /** Attaches what asks the producer: a job, once the collection is durable. It may run again after a crash, so the producer should know the collection's id. */
+  request(handler: (input: Out, run: RequestRun) => void | Promise<void>): this {
+    this.#assertFirst(this.#request, "request");
+    this.#request = handler as unknown as RequestHandler;
+    return this;
+  }
+
+  /** Attaches what follows the last part: a job, once for each collection. */
+  done(handler: (collected: Collected<Out>, run: TypedRun) => unknown): this {
+    this.#assertFirst(this.#done, "done");
+    this.#done = handler as unknown as DoneHandler;
+    return this;
+  }
+
+  /** Attaches what follows a collection that was abandoned or cancelled: a job, once for each of them. */
+  abandoned(handler: (ended: CollectionEnded<Out>, run: TypedRun) => void | Promise<void>): this {
+    this.#assertFirst(this.#abandoned, "abandoned");
+    this.#abandoned = handler as unknown as EndedHandler;
+    return this;
+  }
+
+  /** Where the notification of a complete collection goes: a job of its own, with a message id that stays the same. */
+  notify(target: PublishTarget): this {
+    this.#assertFirst(this.#notify, "notify");
+    this.#notify = target;
+    return this;
+  }
+
+  /** What workers run. */
+  get handlers(): {
+    readonly request: RequestHandler | null;
+    readonly done: DoneHandler | null;
+    readonly abandoned: EndedHandler | null;
+    readonly notify: PublishTarget | null;
+  } {
+    return { request: this.#request, done: this.#done, abandoned: this.#abandoned, notify: this.#notify };
+  }
+
+  /** Whether a worker that knows this contract runs its jobs: something is attached. */
+  get isRunnable(): boolean {
+    return Object.values(this.handlers).some((one) => one !== null);
+  }
+
+  #assertFirst(attached: unknown, method: string): void {
+    if (attached === null) return;
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The collection ${this.name} has a ${method} already.`,
+      `Call ${method}() once per collection.`,
+      { kind: this.name },
+    );
+  }
+}
+
+export function isCollection(value: unknown): value is AnyCollection {
+  return typeof value === "object" && value !== null && COLLECTION in value;
+}
+
+export type AnyCollection = CollectionContract<never, never>;

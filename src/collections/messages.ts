@@ -1,0 +1,240 @@
+// Messages of a broker that become parts and announcements. All that came together shares one transaction, and is acknowledged when that is durable.
+// A message that can't become a part is parked, with its body and the reason, and acknowledged: it stops no other.
+import { MAX_ORDINAL, type ParkedMessage, type PutAnswer } from "../job/collections.ts";
+import { toStoredError } from "../job/errors.ts";
+import type { Emitter } from "../job/events.ts";
+import type { Consumer, Delivery, Verdict } from "../stores/broker.ts";
+import type { AnnounceAnswer, Collections } from "../stores/collections.ts";
+import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
+import type { AnyCollection } from "./contract.ts";
+import type { IncomingPart, Intake } from "./intake.ts";
+
+/** After so many deliveries a message is parked: its handling may have ended the process each time. */
+const MAX_DELIVERIES = 20;
+const MAX_PREFETCH = 256;
+
+export interface MessageDeps {
+  readonly collections: Collections;
+  readonly blobs: PartBlobs;
+  readonly intake: Intake;
+  readonly events: Emitter;
+}
+
+/** What one message is: a part with its place, or why it can't be one. */
+type Read = { readonly part: IncomingPart; readonly total: number | null } | { readonly refused: string };
+
+interface Place {
+  readonly collection: string | null;
+  readonly series: string | null;
+  readonly ordinal: number | null;
+}
+
+export class Messages {
+  readonly #deps: MessageDeps;
+  readonly #contract: AnyCollection;
+
+  constructor(deps: MessageDeps, contract: AnyCollection) {
+    this.#deps = deps;
+    this.#contract = contract;
+  }
+
+  /** Consumers of these queues. All of them together hold no more than the kind's memory. */
+  consumers(queues: {
+    readonly header?: string;
+    readonly part?: string;
+    readonly parked?: string;
+  }): readonly Consumer[] {
+    const { memory, messageMax } = this.#contract.settings;
+    const prefetch = Math.min(MAX_PREFETCH, Math.max(1, Math.floor(memory / messageMax)));
+    const consumer = (queue: string, at: number, handle: Consumer["handle"]): Consumer => ({
+      queue,
+      prefetch: at,
+      handle: (deliveries) => this.#reporting(queue, () => handle(deliveries)),
+    });
+    return [
+      ...(queues.part === undefined ? [] : [consumer(queues.part, prefetch, (all) => this.#parts(all))]),
+      ...(queues.header === undefined ? [] : [consumer(queues.header, 16, (all) => this.#headers(all))]),
+      ...(queues.parked === undefined ? [] : [consumer(queues.parked, 1, (all) => this.#deadLetters(all))]),
+    ];
+  }
+
+  async #reporting<T>(queue: string, handle: () => Promise<T>): Promise<T> {
+    try {
+      return await handle();
+    } catch (thrown) {
+      const error = toStoredError(thrown);
+      this.#deps.events.emit("store.failed", { doing: `keeping messages of ${queue}`, error, retryInMs: 1_000 });
+      throw thrown;
+    }
+  }
+
+  async #parts(deliveries: readonly Delivery[]): Promise<readonly Verdict[]> {
+    const { intake, collections } = this.#deps;
+    const kind = this.#contract.name;
+    const read = deliveries.map((delivery) => this.#read(delivery));
+    const parts = read.flatMap((one) => ("part" in one ? [one.part] : []));
+    const answers = parts.length === 0 ? [] : await intake.put(kind, parts);
+    const parked: { readonly delivery: Delivery; readonly reason: string }[] = [];
+    const totals = new Map<
+      string,
+      { readonly delivery: Delivery; readonly total: number; readonly part: IncomingPart }
+    >();
+    let next = 0;
+    for (const [at, one] of read.entries()) {
+      const delivery = deliveries[at]!;
+      if ("refused" in one) {
+        parked.push({ delivery, reason: one.refused });
+        continue;
+      }
+      const reason = whyRefused(answers[next++]!, one.part);
+      if (reason !== null) parked.push({ delivery, reason });
+      else if (one.total !== null)
+        totals.set(`${one.part.collection}\n${one.part.series}`, { delivery, total: one.total, part: one.part });
+    }
+    for (const { delivery, total, part } of totals.values()) {
+      const reason = whyNotAnnounced(await collections.announce(part.collection, { [part.series]: total }));
+      if (reason !== null) parked.push({ delivery, reason });
+    }
+    await this.#park(parked);
+    const touched = new Set(parts.map(({ collection }) => collection));
+    // After the acknowledgements: the maintenance of any worker finds what this process does not.
+    void intake.check([...touched]).catch(() => {});
+    return deliveries.map(() => "ack");
+  }
+
+  async #headers(deliveries: readonly Delivery[]): Promise<readonly Verdict[]> {
+    const { intake, collections } = this.#deps;
+    for (const delivery of deliveries) {
+      const { collection } = placeOf(delivery);
+      const expected = expectedIn(delivery.body);
+      const reason =
+        collection === null
+          ? "it has no header outlive-collection"
+          : typeof expected === "string"
+            ? expected
+            : whyNotAnnounced(await collections.announce(collection, expected));
+      if (reason !== null) await this.#park([{ delivery, reason }]);
+      else void intake.check([collection!]).catch(() => {});
+    }
+    return deliveries.map(() => "ack");
+  }
+
+  async #deadLetters(deliveries: readonly Delivery[]): Promise<readonly Verdict[]> {
+    await this.#park(
+      deliveries.map((delivery) => ({
+        delivery,
+        reason: delivery.died ?? "it was sent to the queue of parked messages",
+      })),
+    );
+    return deliveries.map(() => "ack");
+  }
+
+  #read(delivery: Delivery): Read {
+    const { headers, body, redelivered } = delivery;
+    const { collection, series, ordinal } = placeOf(delivery);
+    const { settings } = this.#contract;
+    if (redelivered >= MAX_DELIVERIES)
+      return {
+        refused: `it was delivered ${redelivered + 1} times and never finished: its handling may end the process`,
+      };
+    if (collection === null) return { refused: "it has no header outlive-collection" };
+    if (series === null) return { refused: "it has no header outlive-series" };
+    if (!settings.series.includes(series))
+      return { refused: `its series ${series} is not one of ${settings.series.join(", ")}` };
+    if (ordinal === null || ordinal < 1 || ordinal > MAX_ORDINAL)
+      return {
+        refused: `its header outlive-ordinal is ${JSON.stringify(headers["outlive-ordinal"] ?? null)} and not a whole number from 1`,
+      };
+    if (body.length > settings.messageMax)
+      return { refused: `it has ${body.length} bytes, and at most ${settings.messageMax} are allowed` };
+    const stated = headers["outlive-sha256"];
+    if (stated !== undefined && stated !== sha256(body))
+      return { refused: "its bytes do not have the hash of its header outlive-sha256" };
+    const total = wholeNumber(headers["outlive-total"]) ?? (isTrue(headers["outlive-last"]) ? ordinal : null);
+    return { part: { collection, series, ordinal, data: body }, total };
+  }
+
+  async #park(messages: readonly { readonly delivery: Delivery; readonly reason: string }[]): Promise<void> {
+    if (messages.length === 0) return;
+    const { blobs, collections, events } = this.#deps;
+    const kind = this.#contract.name;
+    const rows: ParkedMessage[] = [];
+    for (const { delivery, reason } of messages) {
+      const hash = sha256(delivery.body);
+      const blob = parkedBlobOf(kind, hash);
+      await blobs.put(blob, delivery.body);
+      const place = placeOf(delivery);
+      // The same message, however often it comes, is one.
+      const id = sha256(Buffer.from(JSON.stringify([kind, place, hash, delivery.messageId]))).slice(0, 32);
+      rows.push({ id, kind, ...place, reason, blob, bytes: delivery.body.length });
+    }
+    await collections.park(rows);
+    for (const { blob: _, bytes: __, ...row } of rows) events.emit("message.parked", row);
+  }
+}
+
+function placeOf({ headers }: Delivery): Place {
+  return {
+    collection: textOf(headers["outlive-collection"]),
+    series: textOf(headers["outlive-series"]),
+    ordinal: wholeNumber(headers["outlive-ordinal"]),
+  };
+}
+
+/** Headers of some clients are bytes. At most what a key may have; a text with NUL is none that a store takes. */
+function textOf(value: unknown): string | null {
+  const text = value instanceof Uint8Array ? Buffer.from(value).toString() : value;
+  return typeof text === "string" && text.length > 0 && text.length <= 255 && !text.includes("\0") ? text : null;
+}
+
+function wholeNumber(value: unknown): number | null {
+  const number =
+    typeof value === "string" && /^\d{1,15}$/.test(value)
+      ? Number(value)
+      : typeof value === "bigint"
+        ? Number(value)
+        : value;
+  return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : null;
+}
+
+function isTrue(value: unknown): boolean {
+  return value === true || value === 1 || value === "true";
+}
+
+function whyRefused(answer: PutAnswer, { series, ordinal }: IncomingPart): string | null {
+  switch (answer) {
+    case "conflict":
+      return `part ${ordinal} of ${series} is there with other bytes, or the series has fewer parts`;
+    case "unknown":
+      return "there is no such collection";
+    default:
+      return null;
+  }
+}
+
+function whyNotAnnounced(answer: AnnounceAnswer): string | null {
+  switch (answer.is) {
+    case "announced":
+    case "closed":
+      return null;
+    case "unknown":
+      return answer.series === null ? "there is no such collection" : `it has no series ${answer.series}`;
+    case "contradicts":
+      return `of its series ${answer.series}, ${answer.why}`;
+  }
+}
+
+/** {"series":{"files":160}}, or why it is not that. */
+function expectedIn(body: Uint8Array): Record<string, number> | string {
+  let read: unknown;
+  try {
+    read = JSON.parse(Buffer.from(body).toString());
+  } catch {
+    return "its body is not JSON";
+  }
+  const series: unknown = (read as { series?: unknown } | null)?.series;
+  if (typeof series !== "object" || series === null || Array.isArray(series)) return 'its body is not {"series":{...}}';
+  const wrong = Object.entries(series).find(([, count]) => wholeNumber(count) === null || Number(count) > MAX_ORDINAL);
+  if (wrong) return `it announces ${wrong[0]} with ${JSON.stringify(wrong[1])} parts`;
+  return Object.fromEntries(Object.entries(series).map(([name, count]) => [name, Number(count)]));
+}

@@ -1,0 +1,100 @@
+// `collection()`: how users write the contract of a collection. The options that it shares with jobs are checked by `job()` and hold for the job
+// that follows the last part, the others by the table of settings.ts.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import { type AnyCollection, CollectionContract, isCollection } from "../collections/contract.ts";
+import { jobKind } from "../job/collections.ts";
+import type { Json, JsonOf } from "../job/json.ts";
+import { type Duration, durationMs } from "../job/time.ts";
+import { check, refuse } from "./option-checks.ts";
+import { job, type KindOptions, schemaOf } from "./options.ts";
+import { COLLECTION_OPTIONS } from "./settings.ts";
+
+export { isCollection };
+
+/** A number of bytes, or a text such as "16MB". */
+export type Bytes = number | `${number}${"KB" | "MB" | "GB"}`;
+
+/** The options of a collection, in addition to those of a job, which hold for the job that follows its last part. */
+export interface CollectionOptions {
+  readonly series: readonly string[];
+  readonly message?: {
+    /** How many bytes one part may have, at most 512 MB. A larger one is refused, or parked. Default: 16MB. */
+    readonly max?: Bytes;
+  };
+  /** How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others. Default: 256MB. */
+  readonly memory?: Bytes;
+  readonly abandonAfter?: {
+    /** A collection to which nothing came for so long is abandoned. Default "1h"; from "10ms" to "3650d". */
+    readonly idle?: Duration;
+    /** A collection that is not complete so long after it was opened is abandoned. Default "7d"; from "10ms" to "3650d". */
+    readonly total?: Duration;
+  };
+  /** How long the parts of a collection that has ended are kept, with their blobs. Default "7d"; at most "3650d". */
+  readonly keep?: Duration;
+  /** With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. A queue that is younger than a second may lose confirmed messages if its broker is killed. Default "shared". */
+  readonly queues?: "shared" | "per-collection";
+}
+
+/** Declares a kind of collection. Safe to import anywhere; attach `request`, `done`, `abandoned` and `notify` where workers run. */
+export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>>(
+  name: string,
+  options: KindOptions &
+    CollectionOptions & {
+      /** The schema of the input. Default: any JSON. */
+      readonly input?: S & InputSchema<S>;
+    },
+): CollectionContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>> {
+  const { series, message, memory, abandonAfter, keep, queues, input, ...ofJob } = options;
+  const own = { series, message, memory, abandonAfter, keep, queues, input };
+  check(`collection ${name}`, COLLECTION_OPTIONS, own);
+  const duration = (value: Duration | undefined, row: { readonly default: Duration }, what: string): number =>
+    durationMs(value ?? row.default, `${what} of ${name}`);
+  const messageMax = bytesOf(message?.max ?? COLLECTION_OPTIONS["message.max"].otherwise);
+  const held = bytesOf(memory ?? COLLECTION_OPTIONS.memory.otherwise);
+  refuse(
+    held < messageMax,
+    `memory of ${name}`,
+    `is ${JSON.stringify(memory)}, less than one message of ${messageMax} bytes`,
+    "Raise `memory` or lower `message.max`.",
+  );
+  const follow = job(name, ofJob);
+  return new CollectionContract(
+    name,
+    {
+      series: [...series],
+      messageMax,
+      memory: held,
+      idleMs: duration(abandonAfter?.idle, COLLECTION_OPTIONS["abandonAfter.idle"], "abandonAfter.idle"),
+      totalMs: duration(abandonAfter?.total, COLLECTION_OPTIONS["abandonAfter.total"], "abandonAfter.total"),
+      keepMs: duration(keep, COLLECTION_OPTIONS.keep, "keep"),
+      queues: queues ?? COLLECTION_OPTIONS.queues.default,
+    },
+    schemaOf(input, `The input of collection ${name}`),
+    {
+      done: follow,
+      request: job(jobKind(name, "request")),
+      notify: job(jobKind(name, "notify")),
+      ended: job(jobKind(name, "ended")),
+      cleanUp: job(jobKind(name, "clean-up")),
+    } as unknown as AnyCollection["kinds"],
+  );
+}
+
+/** The schema itself if its input is JSON by type; a message for the compiler if it is not. */
+type InputSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] extends [
+  JsonOf<StandardSchemaV1.InferInput<S>>,
+]
+  ? S
+  : { readonly "the input is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never };
+
+const UNITS = { KB: 1e3, MB: 1e6, GB: 1e9 } as const;
+
+function bytesOf(given: string | number): number {
+  if (typeof given === "number") return given;
+  const unit = given.slice(-2) as keyof typeof UNITS;
+  return Math.round(Number(given.slice(0, -2)) * UNITS[unit]);
+}
+
+export function collectionsOf(jobs: readonly object[]): ReadonlyMap<string, AnyCollection> {
+  return new Map(jobs.filter(isCollection).map((one) => [one.name, one]));
+}

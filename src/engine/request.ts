@@ -1,0 +1,375 @@
+// `request()`: how users write the contract of a request. The options are checked by the table of settings.ts; what only code can make is checked here.
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import { assertKey } from "../job/enqueue.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Json, JsonOf } from "../job/json.ts";
+import { jobKey, type JobKey, type LimitSettings } from "../job/limits.ts";
+import type { IfUnknown } from "../job/requests.ts";
+import { type Duration, durationMs } from "../job/time.ts";
+import type { AddressRule } from "../requests/addresses.ts";
+import {
+  type AnyRequest,
+  callbackKind,
+  type CallbackKinds,
+  type ConnectionSettings,
+  isRequest,
+  type Method,
+  RequestContract,
+  type RequestSettings,
+  type Sent,
+} from "../requests/contract.ts";
+import type { Secret } from "../requests/secrets.ts";
+import { check, refuse } from "./option-checks.ts";
+import { job, kindChoice, limitSettings, type RetryOptions, schemaOf } from "./options.ts";
+import { REQUEST_OPTIONS } from "./settings.ts";
+
+/** A number of bytes: "64KB", "1MB", "2GB". */
+export type Size = `${number}${"KB" | "MB" | "GB"}`;
+
+/** How a request is retried. */
+export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "crashes" | "backoff"> {
+  /** How long to wait after each failure, in order. It also says how many attempts there are. Default: the backoff. */
+  readonly schedule?: readonly Duration[];
+  /** Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507. Default: none. */
+  readonly statuses?: readonly number[];
+}
+
+/** The options of a request, in addition to its method, its schemas and `send`. */
+export interface RequestOptions<In = never> {
+  /** How many bytes of an answer are taken, on the wire and decoded. Larger answers fail the request, or go to a blob. Default: "512KB". */
+  readonly maxResponse?: Size | { readonly to: "blob"; readonly max: Size };
+  /** Which statuses are accepted answers. Default: 200 to 299. */
+  readonly ok?: (status: number) => boolean;
+  readonly timeouts?: {
+    /** Until it is connected. Default "10s"; from "10ms" to "24d". */
+    readonly connect?: Duration;
+    /** From the request to the head of the answer. Default "60s"; from "10ms" to "24d". */
+    readonly headers?: Duration;
+    /** Between two pieces of the answer's body. Default "30s"; from "10ms" to "24d". */
+    readonly body?: Duration;
+    /** From the beginning of an attempt to the last byte of its answer, redirects included. Default "2m"; from "10ms" to "24d". */
+    readonly total?: Duration;
+  };
+  /** Which requests share limits, order, circuit and pauses. Default: the host of the URL. */
+  readonly key?: (input: In) => string;
+  readonly limit?: {
+    /** How many requests of a key are in flight at once, over all workers. Default: any number; from 1 to 100000. */
+    readonly inFlight?: number;
+    /** How many requests of a key start per second, minute or hour, over all workers. Default: any number. */
+    readonly rate?: `${number}/${"s" | "m" | "h"}`;
+    /** How many may start at once after a pause. Default 1; from 1 to 100000. */
+    readonly burst?: number;
+  };
+  /** "strict": the requests of a key are sent one after the other, as they were enqueued, each after the end of the one before. Default "none". */
+  readonly order?: "none" | "strict";
+  /** Whether keys take turns, so that a key with few requests does not wait behind one with many. Default false. */
+  readonly fair?: boolean;
+  readonly breaker?: {
+    /** After so many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
+    readonly failures?: number;
+    /** How long a circuit stays open at first; twice as long each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
+    readonly pause?: Duration;
+  };
+  readonly disable?: {
+    /** Answers after which nothing is sent to the key until it is resumed. Default: [410]. */
+    readonly statuses?: readonly number[];
+    /** After so many failures of one request nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
+    readonly failures?: number;
+    /** After a request has failed for so long nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
+    readonly after?: Duration;
+  };
+  /** The header `idempotency-key`, the same at each sending of a request. Default: "bare" for POST and PATCH, "off" for the others. */
+  readonly idempotency?: "bare" | "quoted" | "off" | { readonly header: string };
+  readonly redirects?: {
+    /** How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer. Default 0; from 0 to 20. */
+    readonly max?: number;
+    /** Whether only redirects to the same origin are followed. Default true. */
+    readonly sameOrigin?: boolean;
+  };
+  /** Which addresses may be reached. Every address of a name and every literal is checked, and that of the connection again before anything is sent. Default: "public". */
+  readonly addresses?: AddressRule;
+  /** The schemes that URLs may have. Default: ["https:"]; with other `addresses` than "public" also "http:". */
+  readonly protocols?: readonly ("http:" | "https:")[];
+  /** Offers HTTP/2. For thousands of requests to one API: 100 share a connection. Default false. */
+  readonly http2?: boolean;
+  /** Sends through a proxy, which resolves names: with `addresses: "public"` it must say that it filters. Default: none; the environment is not read. */
+  readonly proxy?: string | { readonly url: string; readonly filters: true };
+  /** Own authorities in addition to those of Node, and a client certificate. Certificates are always verified. Default: the authorities of Node. */
+  readonly tls?: { readonly ca?: string | readonly string[]; readonly cert?: Secret; readonly key?: Secret };
+  /** The address of this machine from which connections are made. Default ""; an IP address. */
+  readonly localAddress?: string;
+  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
+  readonly grace?: Duration;
+  readonly retry?: RequestRetryOptions;
+}
+
+/** POST and PATCH must say what is done if nobody knows whether the other side has acted. */
+type MethodOptions =
+  | { readonly method: "POST" | "PATCH"; readonly ifUnknown: IfUnknown }
+  | { readonly method: Exclude<Method, "POST" | "PATCH">; readonly ifUnknown?: IfUnknown };
+
+type ResponseOption = "text" | "json" | "bytes" | "ignore" | StandardSchemaV1;
+type BodyOf<R> = R extends StandardSchemaV1
+  ? StandardSchemaV1.InferOutput<R>
+  : R extends "json"
+    ? Json
+    : R extends "bytes"
+      ? Uint8Array
+      : R extends "ignore"
+        ? null
+        : string;
+
+/** The schema itself if its input is JSON by type; a message for the compiler if it is not. */
+type JsonSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] extends [
+  JsonOf<StandardSchemaV1.InferInput<S>>,
+]
+  ? S
+  : { readonly "the input of a request is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never };
+
+/** Declares a kind of request: an HTTP call that is stored before it is sent, and outlives the process that sends it. */
+export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R extends ResponseOption = "text">(
+  name: string,
+  options: RequestOptions<StandardSchemaV1.InferInput<S>> &
+    MethodOptions & {
+      /** The schema of the input. Default: any JSON. */
+      readonly input?: S & JsonSchema<S>;
+      /** Makes the request of the input, in the worker, at each attempt. Only the input is stored. */
+      readonly send: (input: StandardSchemaV1.InferOutput<S>) => Sent;
+      /** How the body of the answer is read. Default: "text". */
+      readonly response?: R;
+    },
+): RequestContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, BodyOf<R>> {
+  check(`request ${name}`, REQUEST_OPTIONS, options);
+  const { method, send, retry = {}, grace } = options;
+  refuse(method === undefined, `method of ${name}`, "is missing", 'Say it: method: "GET", for instance.');
+  refuse(typeof send !== "function", `send of ${name}`, "is missing", "Pass (input) => ({ url, ... }).");
+  const needsPolicy = method === "POST" || method === "PATCH";
+  refuse(
+    needsPolicy && options.ifUnknown === undefined,
+    `ifUnknown of ${name}`,
+    `is missing, and a ${method} may do its work twice`,
+    'Say what is done if nobody knows whether it was done: "resend", "ask" or "fail".',
+  );
+  const ifUnknown = options.ifUnknown ?? "resend";
+  const settings = requestSettings(name, options, ifUnknown);
+  const { schedule, statuses: _, ...ofKind } = retry;
+  const attempts = schedule === undefined ? ofKind.attempts : (ofKind.attempts ?? schedule.length + 1);
+  const choice = kindChoice(name, {
+    // The total timeout ends an attempt; this one is for a process that stands still.
+    timeout: `${settings.timeouts.totalMs + ATTEMPT_MARGIN_MS}ms`,
+    ...(grace !== undefined && { grace }),
+    retry: { ...ofKind, ...(attempts !== undefined && { attempts }), timeouts: MAX_TIMEOUTS },
+  });
+  const limits = limitOf(name, options);
+  const keyOf = (input: never): JobKey => requestKey(name, options, settings, input);
+  const callbacks: CallbackKinds = {
+    response: job(callbackKind(name, "response")) as never,
+    error: job(callbackKind(name, "error")) as never,
+    unknown: job(callbackKind(name, "unknown")) as never,
+  };
+  return new RequestContract(
+    {
+      ...choice.settings,
+      onCrash: ifUnknown === "resend" ? "resend" : "marked",
+      ...(limits && { keyed: [limits] }),
+      ...(options.fair && { fair: true }),
+    },
+    schemaOf(options.input, `The input of request ${name}`),
+    { ...settings, limit: limits?.name ?? null },
+    send,
+    callbacks,
+    limits && ((input) => [keyOf(input)]),
+    options.fair ? keyOf : null,
+    choice.backoff,
+  );
+}
+
+/** How much later than its total timeout an attempt is overdue. */
+const ATTEMPT_MARGIN_MS = 30_000;
+/** An attempt that its worker could not end is tried again, however often: its own errors are counted elsewhere. */
+const MAX_TIMEOUTS = 1_000;
+/** A key without a limit of its own has this one, so that it can be paused. */
+const MANY = 100_000;
+
+type AnyOptions = RequestOptions & {
+  readonly method: Method;
+  readonly response?: ResponseOption;
+  readonly send: (input: never) => Sent;
+};
+
+function requestSettings(name: string, options: AnyOptions, ifUnknown: IfUnknown): Omit<RequestSettings, "limit"> {
+  const { timeouts = {}, retry = {}, redirects = {}, breaker, disable, response = "text" } = options;
+  const ms = (which: "connect" | "headers" | "body" | "total"): number =>
+    durationMs(timeouts[which] ?? REQUEST_OPTIONS[`timeouts.${which}`].default, `timeouts.${which} of ${name}`);
+  const { maxResponse, blobMax } = sizesOf(name, options.maxResponse);
+  return {
+    method: options.method,
+    ifUnknown,
+    response:
+      typeof response === "string"
+        ? responseWord(name, response)
+        : schemaOf(response, `The response of request ${name}`)!,
+    maxResponse,
+    blobMax,
+    ok: options.ok ?? ((status) => status >= 200 && status < 300),
+    timeouts: { connectMs: ms("connect"), headersMs: ms("headers"), bodyMs: ms("body"), totalMs: ms("total") },
+    retry: {
+      statuses: retry.statuses ?? [],
+      scheduleMs:
+        retry.schedule === undefined ? null : retry.schedule.map((one) => durationMs(one, `retry.schedule of ${name}`)),
+    },
+    idempotency: idempotencyOf(name, options),
+    redirects: {
+      max: redirects.max ?? REQUEST_OPTIONS["redirects.max"].default,
+      sameOrigin: redirects.sameOrigin ?? REQUEST_OPTIONS["redirects.sameOrigin"].default,
+    },
+    protocols: options.protocols ?? ((options.addresses ?? "public") === "public" ? ["https:"] : ["http:", "https:"]),
+    connection: connectionOf(name, options, ifUnknown, ms("connect")),
+    breaker:
+      breaker === undefined
+        ? null
+        : {
+            failures: breaker.failures ?? REQUEST_OPTIONS["breaker.failures"].default,
+            pauseMs: durationMs(breaker.pause ?? REQUEST_OPTIONS["breaker.pause"].default, `breaker.pause of ${name}`),
+          },
+    disable:
+      disable === undefined
+        ? null
+        : {
+            statuses: disable.statuses ?? [410],
+            failures: disable.failures ?? null,
+            afterMs: disable.after === undefined ? null : durationMs(disable.after, `disable.after of ${name}`),
+          },
+  };
+}
+
+function connectionOf(name: string, options: AnyOptions, ifUnknown: IfUnknown, connectMs: number): ConnectionSettings {
+  const { addresses = "public", proxy, tls = {}, localAddress } = options;
+  const filters = typeof proxy === "object" && proxy.filters === true;
+  refuse(
+    proxy !== undefined && addresses === "public" && !filters,
+    `proxy of ${name}`,
+    "resolves names itself, so the addresses can't be checked here",
+    'Use a proxy that checks them and say so, proxy: { url, filters: true }, or addresses: "any".',
+  );
+  const ca = tls.ca === undefined ? [] : typeof tls.ca === "string" ? [tls.ca] : tls.ca;
+  return {
+    addresses,
+    connectMs,
+    http2: options.http2 ?? REQUEST_OPTIONS.http2.default,
+    fresh: ifUnknown !== "resend",
+    proxy: proxy === undefined ? null : typeof proxy === "string" ? proxy : proxy.url,
+    ca,
+    cert: tls.cert ?? null,
+    key: tls.key ?? null,
+    localAddress: localAddress ?? null,
+  };
+}
+
+function responseWord(name: string, word: string): "text" | "json" | "bytes" | "ignore" {
+  refuse(
+    !["text", "json", "bytes", "ignore"].includes(word),
+    `response of ${name}`,
+    `is ${JSON.stringify(word)}`,
+    'Use "text", "json", "bytes", "ignore", or a schema.',
+  );
+  return word as "text";
+}
+
+const UNITS = { KB: 1 << 10, MB: 1 << 20, GB: 1 << 30 } as const;
+const DEFAULT_RESPONSE = 512 << 10;
+
+function sizeOf(what: string, size: Size): number {
+  const [, number, unit] = /^(\d+(?:\.\d+)?)(KB|MB|GB)$/.exec(String(size)) ?? [];
+  const bytes = unit === undefined ? Number.NaN : Math.round(Number(number) * UNITS[unit as keyof typeof UNITS]);
+  refuse(
+    !(bytes >= 1_024),
+    what,
+    `is ${JSON.stringify(size)}`,
+    'Use a size of at least "1KB", such as "64KB" or "1MB".',
+  );
+  return bytes;
+}
+
+function sizesOf(name: string, given: AnyOptions["maxResponse"]): Pick<RequestSettings, "maxResponse" | "blobMax"> {
+  const what = `maxResponse of ${name}`;
+  if (given === undefined) return { maxResponse: DEFAULT_RESPONSE, blobMax: null };
+  if (typeof given === "object") return { maxResponse: DEFAULT_RESPONSE, blobMax: sizeOf(what, given.max) };
+  const maxResponse = sizeOf(what, given);
+  refuse(
+    maxResponse > UNITS.MB,
+    what,
+    "is more than a callback's input can hold",
+    'Use { to: "blob", max: SIZE } for large answers.',
+  );
+  return { maxResponse, blobMax: null };
+}
+
+function idempotencyOf(name: string, { idempotency, method }: AnyOptions): RequestSettings["idempotency"] {
+  const form = idempotency ?? (method === "POST" || method === "PATCH" ? "bare" : "off");
+  if (form === "off") return null;
+  if (typeof form === "object") {
+    refuse(
+      !/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/.test(form.header),
+      `idempotency of ${name}`,
+      "names no header",
+      "Use the name of a header.",
+    );
+    return { header: form.header.toLowerCase(), quoted: false };
+  }
+  return { header: "idempotency-key", quoted: form === "quoted" };
+}
+
+// ---- keys
+
+/** The limit that a request's key belongs to; null: it has no key. */
+function limitOf(
+  name: string,
+  options: Pick<RequestOptions, "key" | "limit" | "order" | "fair" | "breaker" | "disable">,
+): LimitSettings | null {
+  const { key, limit, order, fair, breaker, disable } = options;
+  if (!key && !limit && order !== "strict" && !fair && !breaker && !disable) return null;
+  const [, count, unit] = limit?.rate === undefined ? [] : (/^(\d+(?:\.\d+)?)\/([smh])$/.exec(limit.rate) ?? []);
+  refuse(
+    limit?.rate !== undefined && unit === undefined,
+    `limit.rate of ${name}`,
+    `is ${JSON.stringify(limit?.rate)}`,
+    'Use a number per second, minute or hour: "20/s", "100/m", "1000/h".',
+  );
+  return limitSettings(name, {
+    name,
+    running: limit?.inFlight ?? MANY,
+    ...(unit !== undefined && { rate: Number(count), per: `1${unit as "s"}` }),
+    ...(limit?.burst !== undefined && { burst: limit.burst }),
+    ...(order === "strict" && { order }),
+  });
+}
+
+function requestKey(name: string, { key, send }: AnyOptions, _: unknown, input: never): JobKey {
+  const text = key === undefined ? hostOf(name, send, input) : key(input);
+  assertKey(text, `The key of a ${name} request`);
+  return jobKey(name, text);
+}
+
+function hostOf(name: string, send: AnyOptions["send"], input: never): string {
+  const url = URL.parse(String(send(input).url));
+  if (url !== null && url.host !== "") return url.host;
+  throw new OutliveError(
+    ErrorCode.inputInvalid,
+    `A ${name} request has no URL by which its host could be known.`,
+    "Nothing was enqueued. Correct the input, or say `key`.",
+    { kind: name },
+  );
+}
+
+// ---- what an engine does with them
+
+/** The kinds that a request stands for. */
+export function kindsOfRequest(one: AnyRequest): readonly object[] {
+  return [one, ...Object.values(one.callbacks)];
+}
+
+export function requestsOf(jobs: readonly object[]): ReadonlyMap<string, AnyRequest> {
+  return new Map(jobs.filter(isRequest).map((one) => [one.name, one]));
+}
+export type { Wire } from "../requests/request-worker.ts";

@@ -1,0 +1,162 @@
+// From what `send` returned to what goes out: URL, headers and body, checked. The URL is parsed once, and only the parsed value is used. Nothing that is not
+// plain ASCII gets into a header, and the headers of the connection itself belong to the connection.
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { encodeJson } from "../job/json.ts";
+import { VERSION } from "../platform/identity.ts";
+import type { RequestSettings, Sent } from "./contract.ts";
+import { Secret, type Secrets } from "./secrets.ts";
+
+export interface Rendered {
+  readonly url: URL;
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: Buffer | null;
+  readonly idempotencyKey: string | null;
+}
+
+/** Of whom the request is. */
+export interface Origin {
+  readonly kind: string;
+  readonly jobId: string;
+  readonly attempt: number;
+  readonly key: string;
+  readonly sentAt: number;
+}
+
+/** The largest body of a request. */
+export const MAX_BODY = 16 << 20;
+
+const FORBIDDEN = new Set([
+  "host",
+  "connection",
+  "keep-alive",
+  "transfer-encoding",
+  "content-length",
+  "upgrade",
+  "te",
+  "trailer",
+  "expect",
+  "http2-settings",
+]);
+const TOKEN = /^[!#$%&'*+.^_`|~0-9a-z-]+$/;
+const VALUE = /^[\t\x20-\x7e]*$/;
+
+/** Ports of databases and mail, which a URL from the input has no business with. */
+const RISKY_PORTS = new Set([
+  1433, 1521, 2375, 2376, 2379, 3306, 5432, 5984, 6379, 6443, 9042, 9200, 10250, 11211, 27017,
+]);
+
+export async function render(
+  sent: Sent,
+  settings: Pick<RequestSettings, "method" | "protocols" | "connection" | "idempotency">,
+  secrets: Secrets,
+  origin: Origin,
+): Promise<Rendered> {
+  const { method, idempotency } = settings;
+  const url = checkedUrl(sent.url, settings, origin.kind);
+  for (const [name, value] of Object.entries(sent.query ?? {}))
+    url.searchParams.append(name, value instanceof Secret ? await secrets.value(value) : String(value));
+  const headers: Record<string, string> = {};
+  for (const [name, value] of Object.entries(sent.headers ?? {}))
+    setHeader(headers, name, value instanceof Secret ? await secrets.value(value) : value, origin.kind);
+  const { body, type } = bodyOf(sent, method, origin.kind);
+  if (type !== null) headers["content-type"] ??= type;
+  headers["user-agent"] ??= `outlive/${VERSION}`;
+  headers["accept-encoding"] ??= "gzip, br, zstd";
+  headers["x-request-id"] ??= `${ascii(origin.jobId)}-${origin.attempt}`;
+  let idempotencyKey: string | null = null;
+  if (idempotency) {
+    idempotencyKey = headers[idempotency.header] ?? (idempotency.quoted ? `"${ascii(origin.key)}"` : ascii(origin.key));
+    headers[idempotency.header] = idempotencyKey;
+  }
+  if (sent.sign) {
+    const signable = { id: ascii(origin.jobId), sentAt: origin.sentAt, method, url, body: body ?? Buffer.alloc(0) };
+    const signed = await sent.sign({ ...signable, secret: (one) => secrets.value(one) });
+    for (const [name, value] of Object.entries(signed)) setHeader(headers, name, value, origin.kind);
+  }
+  return { url, method, headers, body, idempotencyKey };
+}
+
+export function checkedUrl(
+  given: string | URL,
+  { protocols, connection }: Pick<RequestSettings, "protocols" | "connection">,
+  kind: string,
+): URL {
+  const url = URL.parse(String(given));
+  if (url === null) throw refused(kind, "its URL can't be parsed", "Return an absolute URL from `send`.");
+  const { protocol } = url;
+  if (!["http:", "https:"].includes(protocol))
+    throw refused(kind, `its URL has the scheme ${protocol}`, "Use https or http.");
+  if (!protocols.includes(protocol))
+    throw refused(kind, `its URL has the scheme ${protocol}`, `Allow it: protocols: ["http:", "https:"].`);
+  if (url.username !== "" || url.password !== "")
+    throw refused(kind, "its URL holds a user or a password", "Use an authorization header with a secret.");
+  if (url.hostname === "") throw refused(kind, "its URL has no host", "Return an absolute URL from `send`.");
+  const port = Number(url.port);
+  if (
+    connection.addresses === "public" &&
+    port !== 0 &&
+    port !== 80 &&
+    port !== 443 &&
+    (port < 1_024 || RISKY_PORTS.has(port))
+  )
+    throw refused(kind, `its URL has the port ${port}`, 'Such a port needs addresses: "any", or a list of hosts.');
+  url.hash = "";
+  return url;
+}
+
+function setHeader(headers: Record<string, string>, given: string, value: unknown, kind: string): void {
+  const name = given.toLowerCase();
+  if (!TOKEN.test(name))
+    throw refused(kind, `the header ${JSON.stringify(given)} has no valid name`, "Use letters, digits and -.");
+  if (FORBIDDEN.has(name) || name.startsWith("proxy-"))
+    throw refused(kind, `the header ${name} belongs to the connection`, "Remove it; it is set as needed.");
+  if (typeof value !== "string") throw refused(kind, `the header ${name} is not a text`, "Use a text or secret(NAME).");
+  // The value itself is not shown: it may be a secret.
+  if (!VALUE.test(value))
+    throw refused(kind, `the header ${name} holds a line break or a character that is not ASCII`, "Encode it first.");
+  headers[name] = value;
+}
+
+function bodyOf(
+  { json, form, body }: Sent,
+  method: string,
+  kind: string,
+): { readonly body: Buffer | null; readonly type: string | null } {
+  const given = [json, form, body].filter((one) => one !== undefined).length;
+  if (given === 0) return { body: null, type: null };
+  if (given > 1) throw refused(kind, "it has several bodies", "Return one of `json`, `form` and `body`.");
+  if (method === "GET" || method === "HEAD")
+    throw refused(kind, `a ${method} has no body`, "Use `query`, or another method.");
+  const bytes = (text: string): Buffer => Buffer.from(text, "utf8");
+  const made =
+    json !== undefined
+      ? { body: bytes(encodeJson(json, `The body of a ${kind} request`)), type: "application/json" }
+      : form !== undefined
+        ? { body: bytes(new URLSearchParams(form).toString()), type: "application/x-www-form-urlencoded" }
+        : typeof body === "string"
+          ? { body: bytes(body), type: "text/plain; charset=utf-8" }
+          : { body: Buffer.from(body!), type: "application/octet-stream" };
+  if (made.body.length > MAX_BODY)
+    throw refused(
+      kind,
+      `its body has ${made.body.length} bytes, at most ${MAX_BODY} are allowed`,
+      "Upload it elsewhere and send its address.",
+    );
+  return made;
+}
+
+/** An id as it goes into a header. */
+export function ascii(text: string): string {
+  return VALUE.test(text) ? text : encodeURIComponent(text);
+}
+
+export function refused(kind: string, why: string, hint: string): OutliveError {
+  return new OutliveError(ErrorCode.requestRefused, `A ${kind} request can't be sent: ${why}.`, hint, { kind });
+}
+
+/** A URL for people: without the values of its query. */
+export function shownUrl(url: URL): string {
+  const names = [...new Set(url.searchParams.keys())];
+  return `${url.origin}${url.pathname}${names.length === 0 ? "" : `?${names.map((name) => `${name}=...`).join("&")}`}`;
+}

@@ -1,0 +1,267 @@
+// One sending: what goes to the socket, and what comes back, as facts. It knows exactly whether the request was sent, because undici calls `onRequestStart` when
+// it hands a request to a socket and not before. It decides nothing about what follows. undici has no total timeout, and its body timeout begins again
+// with each chunk, so the total is ours: one timer for all that are under way.
+import { OutliveError } from "../job/errors.ts";
+import { BlobUpload, type BlobBody, codingOf, decoded, type ResponseBlobs, TooLarge, Undecodable } from "./body.ts";
+import type { Dispatcher } from "./connections.ts";
+import type { Timeouts } from "./contract.ts";
+import type { Rendered } from "./rendered.ts";
+
+export interface Answer {
+  readonly is: "answer";
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  /** Decoded. */
+  readonly body: Buffer | BlobBody;
+  readonly wireBytes: number;
+}
+
+/** How it ended without an answer that can be used. `sent`: a byte may have gone out. */
+export interface NoAnswer {
+  readonly is: "none";
+  readonly sent: boolean;
+  readonly fault: "network" | "timeout" | "refused" | "too-large" | "aborted";
+  readonly message: string;
+  /** Of an answer that had begun. */
+  readonly status: number | null;
+}
+
+export interface SendOptions {
+  readonly timeouts: Timeouts;
+  readonly maxResponse: number;
+  /** The body is not kept. */
+  readonly ignoreBody: boolean;
+  /** Large answers go there, under this key; null: they are an error. */
+  readonly blobs: { readonly store: ResponseBlobs; readonly key: string; readonly max: number } | null;
+  readonly fresh: boolean;
+}
+
+const TICK_MS = 100;
+/** More informational answers than this are an attack. */
+const MAX_INFORMATIONAL = 20;
+
+export class Sender {
+  readonly #underWay = new Set<Sending>();
+  readonly #mono: () => number;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(mono: () => number) {
+    this.#mono = mono;
+  }
+
+  get size(): number {
+    return this.#underWay.size;
+  }
+
+  send(dispatcher: Dispatcher, request: Rendered, options: SendOptions, deadlineMono: number): Sending {
+    const sending = new Sending(options, deadlineMono, (one) => this.#underWay.delete(one));
+    this.#underWay.add(sending);
+    this.#timer ??= setInterval(() => this.#tick(), TICK_MS);
+    sending.start(dispatcher, request);
+    return sending;
+  }
+
+  #tick(): void {
+    const mono = this.#mono();
+    for (const sending of this.#underWay)
+      if (mono >= sending.deadlineMono) sending.abort("timeout", "the request passed its total timeout");
+    if (this.#underWay.size > 0) return;
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+}
+
+export class Sending implements Dispatcher.DispatchHandler {
+  readonly deadlineMono: number;
+  readonly ended: Promise<Answer | NoAnswer>;
+  readonly #options: SendOptions;
+  readonly #left: (sending: Sending) => void;
+  #resolve!: (end: Answer | NoAnswer) => void;
+  #controller: Dispatcher.DispatchController | undefined;
+  #hasEnded = false;
+  #sent = false;
+  #informational = 0;
+  #status: number | null = null;
+  #headers: Record<string, string> = {};
+  #chunks: Buffer[] = [];
+  #bytes = 0;
+  #upload: BlobUpload | undefined;
+
+  constructor(options: SendOptions, deadlineMono: number, left: (sending: Sending) => void) {
+    this.#options = options;
+    this.deadlineMono = deadlineMono;
+    this.#left = left;
+    this.ended = new Promise((resolve) => (this.#resolve = resolve));
+  }
+
+  start(dispatcher: Dispatcher, { url, method, headers, body }: Rendered): void {
+    const { timeouts, fresh } = this.#options;
+    try {
+      dispatcher.dispatch(
+        {
+          origin: url.origin,
+          path: url.pathname + url.search,
+          method: method,
+          headers: headers as Record<string, string>,
+          body,
+          headersTimeout: timeouts.headersMs,
+          bodyTimeout: timeouts.bodyMs,
+          ...(fresh && { reset: true }),
+        },
+        this,
+      );
+    } catch (thrown) {
+      this.onResponseError(undefined as never, thrown as Error);
+    }
+  }
+
+  /** Ends it now. What was sent stays sent. */
+  abort(fault: "timeout" | "aborted", message: string): void {
+    if (this.#hasEnded) return;
+    this.#none(fault, message);
+    this.#controller?.abort(new Error(message));
+  }
+
+  // ---- undici's calls
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller;
+    // It ended while it waited for a connection: nothing goes out.
+    if (this.#hasEnded) return controller.abort(new Error("ended before it was sent"));
+    this.#sent = true;
+  }
+
+  onResponseStart(
+    controller: Dispatcher.DispatchController,
+    status: number,
+    headers: Readonly<Record<string, string | string[] | undefined>>,
+  ): void {
+    if (this.#hasEnded) return;
+    if (status < 200) {
+      if (++this.#informational > MAX_INFORMATIONAL)
+        this.#stop(controller, "network", "the server sends informational answers without an end");
+      return;
+    }
+    this.#status = status;
+    for (const name in headers) {
+      const value = headers[name];
+      if (value !== undefined && name !== "set-cookie")
+        this.#headers[name] = Array.isArray(value) ? value.join(", ") : value;
+    }
+    const length = Number(this.#headers["content-length"] ?? 0);
+    if (length > this.#limit && !this.#options.ignoreBody)
+      this.#stop(controller, "too-large", `the answer has ${length} bytes, at most ${this.#limit} are taken`);
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (this.#hasEnded) return;
+    const { ignoreBody, maxResponse, blobs } = this.#options;
+    this.#bytes += chunk.length;
+    if (this.#bytes > this.#limit)
+      return this.#stop(controller, "too-large", `the answer has more than ${this.#limit} bytes`);
+    if (ignoreBody) return;
+    if (this.#upload) {
+      if (!this.#upload.push(chunk)) controller.pause();
+      return;
+    }
+    this.#chunks.push(chunk);
+    if (this.#bytes <= maxResponse || blobs === null) return;
+    try {
+      this.#upload = new BlobUpload(
+        blobs.store,
+        blobs.key,
+        codingOf(this.#headers["content-encoding"]),
+        blobs.max,
+        () => controller.resume(),
+      );
+    } catch (thrown) {
+      return this.#stop(controller, "network", (thrown as Error).message);
+    }
+    // A blob store that fails, or an answer that unpacks to too much, ends the sending.
+    this.#upload.done.catch((error: Error) =>
+      this.#stop(controller, error instanceof TooLarge ? "too-large" : "network", error.message),
+    );
+    const first = Buffer.concat(this.#chunks);
+    this.#chunks = [];
+    if (!this.#upload.push(first)) controller.pause();
+  }
+
+  onResponseEnd(): void {
+    if (this.#hasEnded) return;
+    void this.#finish();
+  }
+
+  onResponseError(_: Dispatcher.DispatchController, error: Error): void {
+    if (this.#hasEnded) return;
+    const { code } = error as { code?: string };
+    const isTimeout = code !== undefined && /TIMEOUT|ETIMEDOUT/.test(code);
+    const isRefused =
+      error instanceof OutliveError || code === "UND_ERR_INVALID_ARG" || code === "UND_ERR_NOT_SUPPORTED";
+    this.#none(isRefused ? "refused" : isTimeout ? "timeout" : "network", isRefused ? error.message : described(error));
+  }
+
+  // ----
+
+  get #limit(): number {
+    const { maxResponse, blobs, ignoreBody } = this.#options;
+    return ignoreBody ? Math.max(maxResponse, IGNORED_MAX) : (blobs?.max ?? maxResponse);
+  }
+
+  async #finish(): Promise<void> {
+    try {
+      const body = this.#upload ? await this.#uploaded() : await this.#whole();
+      this.#end({ is: "answer", status: this.#status!, headers: this.#headers, body, wireBytes: this.#bytes });
+    } catch (thrown) {
+      const fault = thrown instanceof TooLarge ? "too-large" : "network";
+      this.#none(
+        fault,
+        thrown instanceof Undecodable || fault === "too-large" ? (thrown as Error).message : described(thrown as Error),
+      );
+    }
+  }
+
+  async #whole(): Promise<Buffer> {
+    const { ignoreBody, maxResponse } = this.#options;
+    const [only, ...more] = this.#chunks;
+    this.#chunks = [];
+    if (ignoreBody || only === undefined) return EMPTY;
+    const data = more.length === 0 ? only : Buffer.concat([only, ...more]);
+    const coding = codingOf(this.#headers["content-encoding"]);
+    return coding === null ? data : decoded(data, coding, maxResponse);
+  }
+
+  #uploaded(): Promise<BlobBody> {
+    this.#upload!.end();
+    return this.#upload!.done;
+  }
+
+  #stop(controller: Dispatcher.DispatchController, fault: NoAnswer["fault"], message: string): void {
+    this.#none(fault, message);
+    controller.abort(new Error(message));
+  }
+
+  #none(fault: NoAnswer["fault"], message: string): void {
+    this.#upload?.fail(new Error(message));
+    this.#end({ is: "none", sent: this.#sent, fault, message, status: this.#status });
+  }
+
+  #end(end: Answer | NoAnswer): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#chunks = [];
+    this.#left(this);
+    this.#resolve(end);
+  }
+}
+
+const EMPTY = Buffer.alloc(0);
+/** A body that nobody reads is still received up to here, so that the connection can be used again. */
+const IGNORED_MAX = 1 << 20;
+
+/** Names the code. Messages of undici and of the kernel hold no header and no path. */
+function described(error: Error): string {
+  const { code } = error as { code?: string };
+  const cause = error instanceof AggregateError ? (error.errors[0] as Error | undefined) : undefined;
+  const text = error.message === "" ? (cause?.message ?? error.name) : error.message;
+  return code === undefined || text.includes(code) ? text : `${text} (${code})`;
+}

@@ -1,0 +1,438 @@
+// Collections as the port wants them: opened, announced, filled with parts, ended once, deleted. Each verb is one small transaction or one read.
+// There is one writer at a time, so sums are kept in the transaction that keeps the parts.
+import {
+  answerPut,
+  COLLECTION_STATES,
+  type CollectionDraft,
+  type CollectionRow,
+  type CollectionState,
+  decodeTransitions,
+  dueAt,
+  isFull,
+  isOpen,
+  type KnownPlace,
+  type MissingOrdinals,
+  type ParkedMessage,
+  type ParkedRow,
+  type Part,
+  type PartPlace,
+  type PutAnswer,
+  type SeriesRow,
+} from "../../job/collections.ts";
+import type {
+  AnnounceAnswer,
+  CollectionCount,
+  CollectionFilter,
+  Collections,
+  CollectionStep,
+  OpenedCollection,
+  ParkedFilter,
+} from "../collections.ts";
+import { checksumOf, isIntact } from "./checksums.ts";
+import type { Database } from "./database.ts";
+import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
+import type { FileAccess } from "./writer.ts";
+
+/** The state of a collection as it is stored. */
+const AS = Object.fromEntries(COLLECTION_STATES.map((state, code) => [state, code])) as Readonly<
+  Record<CollectionState, number>
+>;
+
+export function collections({ db, now, write, read }: FileAccess, kinds: Kinds): Collections {
+  return {
+    open: (draft) => write(() => open(db, kinds, draft, now())),
+    announce: (id, expected) => write(() => announce(db, id, expected, now())),
+    known: (places) => read(() => places.map((place) => knownPlace(db, place)?.known ?? null)),
+    put: (parts) => write(() => putParts(db, parts, now())),
+    get: (ids) => read(() => ids.flatMap((id) => getOne(db, id) ?? [])),
+    list: (filter, limit, after) => read(() => list(db, filter, limit, after)),
+    counts: () => read(() => counts(db)),
+    parts: (id, series, after, limit) => read(() => partsOf(db, id, series, after, limit)),
+    missing: (id, series, limit) => read(() => missing(db, id, series, limit)),
+    due: (limit) => read(() => due(db, limit, now())),
+    step: (step) => write(() => takeStep(db, kinds, step, now())),
+    park: (messages) => write(() => park(db, messages, now())),
+    parked: (filter, limit, after) => read(() => parked(db, filter, limit, after)),
+    unpark: (ids) =>
+      write(() => {
+        for (const id of ids) db.sql("DELETE FROM outlive_parked WHERE id = ?").run(id);
+      }),
+    remove: (id, limit) => write(() => remove(db, id, limit)),
+  };
+}
+
+interface PlainCollection {
+  readonly seq: number;
+  readonly state: number;
+  readonly created_at: number;
+  readonly active_at: number;
+  readonly idle_ms: number;
+  readonly total_ms: number;
+}
+
+interface SeriesColumns {
+  readonly place: number;
+  readonly name: string;
+  readonly expected: number | null;
+  readonly have: number;
+  readonly bytes: number;
+}
+
+const FIND = "SELECT seq, state, created_at, active_at, idle_ms, total_ms FROM outlive_collections WHERE id = ?";
+
+function find(db: Database, id: string): PlainCollection | undefined {
+  return db.sql(FIND).get(id) as unknown as PlainCollection | undefined;
+}
+
+function seriesOf(db: Database, collection: number): SeriesColumns[] {
+  return db
+    .sql("SELECT place, name, expected, have, bytes FROM outlive_series WHERE collection = ? ORDER BY place")
+    .all(collection) as unknown as SeriesColumns[];
+}
+
+// ---- in
+
+function open(db: Database, kinds: Kinds, draft: CollectionDraft, now: number): OpenedCollection {
+  demandKinds(kinds, draft.follow);
+  const { id, kind, input, series, idleMs, totalMs, keepMs, follow } = draft;
+  const state: CollectionState = follow.length > 0 ? "requested" : "collecting";
+  const due = dueAt({ activeAt: now, createdAt: now, idleMs, totalMs });
+  demandKinds(kinds, [draft]);
+  const { changes, lastInsertRowid: seq } = db
+    .sql(
+      `INSERT INTO outlive_collections (id, kind, state, touched, created_at, active_at, due_at, idle_ms, total_ms, keep_ms)
+       VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING`,
+    )
+    .run(
+      id,
+      kinds.idOf(kind)!,
+      AS[state],
+      isFull(series.map((one) => ({ ...one, have: 0, bytes: 0 }))) ? 1 : 0,
+      now,
+      due,
+      idleMs,
+      totalMs,
+      keepMs,
+    );
+  if (changes === 1) {
+    db.sql("INSERT INTO outlive_collection_texts (collection, input, input_sum, transitions) VALUES (?, ?, ?, ?)").run(
+      seq,
+      input,
+      checksumOf(input, id),
+      `${state} ${now}`,
+    );
+    for (const [place, { name, expected }] of series.entries())
+      db.sql("INSERT INTO outlive_series (collection, place, name, expected) VALUES (?, ?, ?, ?)").run(
+        seq,
+        place,
+        name,
+        expected,
+      );
+    insertJobs(db, kinds, follow, now);
+  }
+  return { created: changes === 1, collection: getOne(db, id)! };
+}
+
+function announce(db: Database, id: string, expected: Readonly<Record<string, number>>, now: number): AnnounceAnswer {
+  const collection = find(db, id);
+  if (collection === undefined) return { is: "unknown", series: null };
+  const series = seriesOf(db, collection.seq);
+  const news: { readonly place: number; readonly count: number }[] = [];
+  for (const [name, count] of Object.entries(expected)) {
+    const one = series.find((row) => row.name === name);
+    if (one === undefined) return { is: "unknown", series: name };
+    if (one.expected === count) continue;
+    if (one.expected !== null)
+      return { is: "contradicts", series: name, why: `it was announced with ${one.expected} parts before` };
+    const { highest } = db
+      .sql("SELECT max(ordinal) AS highest FROM outlive_parts WHERE collection = ? AND series = ?")
+      .get(collection.seq, one.place) as { highest: number | null };
+    if (highest !== null && highest > count)
+      return { is: "contradicts", series: name, why: `its part ${highest} is there` };
+    news.push({ place: one.place, count });
+  }
+  if (news.length === 0) return { is: "announced" };
+  const state = COLLECTION_STATES[collection.state]!;
+  if (!isOpen(state)) return { is: "closed", state };
+  for (const { place, count } of news)
+    db.sql("UPDATE outlive_series SET expected = ? WHERE collection = ? AND place = ?").run(
+      count,
+      collection.seq,
+      place,
+    );
+  touch(db, collection, now);
+  return { is: "announced" };
+}
+
+/** After something came: when it is due next, whether it may be complete, and that it collects. */
+function touch(db: Database, { seq, state, created_at, idle_ms, total_ms }: PlainCollection, now: number): void {
+  const due = dueAt({ activeAt: now, createdAt: created_at, idleMs: idle_ms, totalMs: total_ms });
+  db.sql("UPDATE outlive_collections SET active_at = ?, due_at = ?, state = ?, touched = ? WHERE seq = ?").run(
+    now,
+    due,
+    AS.collecting,
+    isFull(seriesOf(db, seq)) ? 1 : 0,
+    seq,
+  );
+  if (state === AS.requested) noteTransition(db, seq, "collecting", now);
+}
+
+function noteTransition(db: Database, seq: number, state: CollectionState, now: number): void {
+  db.sql("UPDATE outlive_collection_texts SET transitions = transitions || ',' || ? WHERE collection = ?").run(
+    `${state} ${now}`,
+    seq,
+  );
+}
+
+interface Place {
+  readonly collection: PlainCollection;
+  /** -1: no such series. */
+  readonly place: number;
+  readonly known: KnownPlace;
+}
+
+function knownPlace(db: Database, { collection: id, series: name, ordinal }: PartPlace): Place | null {
+  const collection = find(db, id);
+  if (collection === undefined) return null;
+  const series = db
+    .sql("SELECT place, expected FROM outlive_series WHERE collection = ? AND name = ?")
+    .get(collection.seq, name) as { place: number; expected: number | null } | undefined;
+  const part =
+    series &&
+    (db
+      .sql("SELECT sha256 FROM outlive_parts WHERE collection = ? AND series = ? AND ordinal = ?")
+      .get(collection.seq, series.place, ordinal) as { sha256: string } | undefined);
+  return {
+    collection,
+    place: series?.place ?? -1,
+    known: {
+      state: COLLECTION_STATES[collection.state]!,
+      series: series ? { expected: series.expected } : null,
+      sha256: part?.sha256 ?? null,
+    },
+  };
+}
+
+function putParts(db: Database, parts: readonly Part[], now: number): PutAnswer[] {
+  const touched = new Map<number, PlainCollection>();
+  const answers = parts.map((part) => {
+    const found = knownPlace(db, part);
+    const answer = answerPut(found?.known ?? null, part);
+    if (answer !== "accepted") return answer;
+    const { collection, place } = found!;
+    db.sql(
+      "INSERT INTO outlive_parts (collection, series, ordinal, bytes, sha256, blob) VALUES (?, ?, ?, ?, ?, ?)",
+    ).run(collection.seq, place, part.ordinal, part.bytes, part.sha256, part.blob);
+    db.sql("UPDATE outlive_series SET have = have + 1, bytes = bytes + ? WHERE collection = ? AND place = ?").run(
+      part.bytes,
+      collection.seq,
+      place,
+    );
+    touched.set(collection.seq, collection);
+    return answer;
+  });
+  for (const collection of touched.values()) touch(db, collection, now);
+  return answers;
+}
+
+// ---- reads
+
+interface CollectionColumns extends PlainCollection {
+  readonly id: string;
+  readonly kind: string;
+  readonly keep_ms: number;
+  readonly input: string;
+  readonly input_sum: number;
+  readonly transitions: string;
+  readonly why: string | null;
+  readonly parked: number;
+}
+
+const SELECT = `SELECT c.*, k.name AS kind, t.input, t.input_sum, t.transitions, t.why,
+    (SELECT count(*) FROM outlive_parked p WHERE p.collection = c.id) AS parked
+  FROM outlive_collections c JOIN outlive_kinds k ON k.id = c.kind JOIN outlive_collection_texts t ON t.collection = c.seq`;
+
+function getOne(db: Database, id: string): CollectionRow | null {
+  const row = db.sql(`${SELECT} WHERE c.id = ?`).get(id) as unknown as CollectionColumns | undefined;
+  return row ? collectionRow(db, row) : null;
+}
+
+function collectionRow(db: Database, row: CollectionColumns): CollectionRow {
+  return {
+    id: row.id,
+    kind: row.kind,
+    state: COLLECTION_STATES[row.state]!,
+    input: row.input,
+    series: seriesOf(db, row.seq).map(({ name, expected, have, bytes }): SeriesRow => ({
+      name,
+      expected,
+      have,
+      bytes,
+    })),
+    idleMs: row.idle_ms,
+    totalMs: row.total_ms,
+    keepMs: row.keep_ms,
+    createdAt: row.created_at,
+    activeAt: row.active_at,
+    transitions: decodeTransitions(row.transitions),
+    why: row.why,
+    parked: row.parked,
+    ...(!isIntact(row.input, row.id, row.input_sum) && { corrupt: true }),
+  };
+}
+
+function list(db: Database, { kind, state }: CollectionFilter, limit: number, after: string | null): CollectionRow[] {
+  const rows = db
+    .sql(
+      `${SELECT} WHERE (?1 IS NULL OR k.name = ?1) AND (?2 IS NULL OR c.state = ?2)
+         AND (?3 IS NULL OR c.seq < (SELECT seq FROM outlive_collections WHERE id = ?3)) ORDER BY c.seq DESC LIMIT ?4 + 0`,
+    )
+    .all(kind ?? null, state === undefined ? null : AS[state], after, limit) as unknown as CollectionColumns[];
+  return rows.map((row) => collectionRow(db, row));
+}
+
+function counts(db: Database): CollectionCount[] {
+  const rows = db
+    .sql(
+      `SELECT k.name AS kind, c.state, c.count FROM (SELECT kind, state, count(*) AS count FROM outlive_collections GROUP BY state, kind) c
+       JOIN outlive_kinds k ON k.id = c.kind ORDER BY k.name, c.state`,
+    )
+    .all() as { kind: string; state: number; count: number }[];
+  return rows.map(({ kind, state, count }) => ({ kind, state: COLLECTION_STATES[state]!, count }));
+}
+
+function findSeries(
+  db: Database,
+  id: string,
+  name: string,
+): { seq: number; place: number; expected: number | null } | null {
+  const row = db
+    .sql(
+      `SELECT s.collection AS seq, s.place, s.expected FROM outlive_series s
+       WHERE s.collection = (SELECT seq FROM outlive_collections WHERE id = ?) AND s.name = ?`,
+    )
+    .get(id, name) as { seq: number; place: number; expected: number | null } | undefined;
+  return row ?? null;
+}
+
+function partsOf(db: Database, id: string, series: string, after: number, limit: number): Part[] {
+  const found = findSeries(db, id, series);
+  if (!found) return [];
+  const rows = db
+    .sql(
+      "SELECT ordinal, bytes, sha256, blob FROM outlive_parts WHERE collection = ? AND series = ? AND ordinal > ? ORDER BY ordinal LIMIT ? + 0",
+    )
+    .all(found.seq, found.place, after, limit) as Pick<Part, "ordinal" | "bytes" | "sha256" | "blob">[];
+  return rows.map((row) => ({ collection: id, series, ...row }));
+}
+
+// Gaps between neighbours. With the row before the first and one behind the last every gap is between two rows.
+const GAPS = `SELECT before + 1 AS first, ordinal - 1 AS last FROM (
+    SELECT ordinal, lag(ordinal, 1, 0) OVER (ORDER BY ordinal) AS before FROM (
+      SELECT ordinal FROM outlive_parts WHERE collection = ?1 AND series = ?2 AND ordinal <= ?3 UNION ALL SELECT ?3 + 1))
+  WHERE ordinal > before + 1 ORDER BY ordinal LIMIT ?4 + 0`;
+
+function missing(db: Database, id: string, series: string, limit: number): MissingOrdinals {
+  const found = findSeries(db, id, series);
+  if (!found) return { ranges: [], cut: false };
+  const { highest } = db
+    .sql("SELECT ifnull(max(ordinal), 0) AS highest FROM outlive_parts WHERE collection = ? AND series = ?")
+    .get(found.seq, found.place) as { highest: number };
+  const rows = db.sql(GAPS).all(found.seq, found.place, found.expected ?? highest, limit + 1) as {
+    first: number;
+    last: number;
+  }[];
+  return {
+    ranges: rows.slice(0, limit).map(({ first, last }) => [first, last] as const),
+    cut: rows.length > limit,
+  };
+}
+
+// ---- the end
+
+const DUE = `SELECT id FROM outlive_collections WHERE touched = 1 UNION SELECT id FROM (
+  SELECT id FROM outlive_collections WHERE due_at IS NOT NULL AND due_at <= ?1 ORDER BY due_at LIMIT ?2 + 0) LIMIT ?2 + 0`;
+
+function due(db: Database, limit: number, now: number): { ids: readonly string[]; now: number } {
+  const rows = db.sql(DUE).all(now, limit) as { id: string }[];
+  return { ids: rows.map(({ id }) => id), now };
+}
+
+function takeStep(
+  db: Database,
+  kinds: Kinds,
+  { collection: id, from, to, why, ifDue, follow }: CollectionStep,
+  now: number,
+): boolean {
+  const collection = find(db, id);
+  if (collection === undefined || !from.includes(COLLECTION_STATES[collection.state]!)) return false;
+  const { seq, created_at, active_at, idle_ms, total_ms } = collection;
+  if (to === "complete" && !isWhole(db, seq)) return false;
+  const due = dueAt({ activeAt: active_at, createdAt: created_at, idleMs: idle_ms, totalMs: total_ms });
+  if (ifDue && due > now) return false;
+  db.sql("UPDATE outlive_collections SET state = ?, touched = 0, due_at = ? WHERE seq = ?").run(
+    AS[to],
+    isOpen(to) ? due : null,
+    seq,
+  );
+  noteTransition(db, seq, to, now);
+  if (why !== null) db.sql("UPDATE outlive_collection_texts SET why = ? WHERE collection = ?").run(why, seq);
+  insertJobs(db, kinds, follow, now);
+  return true;
+}
+
+/** Counted from the parts themselves: the sums only say when it is worth it. */
+function isWhole(db: Database, seq: number): boolean {
+  const broken = db
+    .sql(
+      `SELECT 1 FROM outlive_series s WHERE s.collection = ?1 AND (s.expected IS NULL OR s.expected <>
+         (SELECT count(*) FROM outlive_parts p WHERE p.collection = ?1 AND p.series = s.place AND p.ordinal BETWEEN 1 AND s.expected)) LIMIT 1`,
+    )
+    .get(seq);
+  if (broken !== undefined) db.sql("UPDATE outlive_collections SET touched = 0 WHERE seq = ?").run(seq);
+  return broken === undefined;
+}
+
+// ---- parked messages
+
+function park(db: Database, messages: readonly ParkedMessage[], now: number): void {
+  for (const { id, kind, collection, series, ordinal, reason, blob, bytes } of messages)
+    db.sql(
+      "INSERT INTO outlive_parked (id, kind, collection, series, ordinal, reason, blob, bytes, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    ).run(id, kind, collection, series, ordinal, reason, blob, bytes, now);
+}
+
+function parked(
+  db: Database,
+  { kind, collection }: ParkedFilter,
+  limit: number,
+  after: string | null,
+): readonly ParkedRow[] {
+  return db
+    .sql(
+      `SELECT * FROM outlive_parked WHERE (?1 IS NULL OR kind = ?1) AND (?2 IS NULL OR collection = ?2) AND (?3 IS NULL OR id > ?3)
+       ORDER BY id LIMIT ?4 + 0`,
+    )
+    .all(kind ?? null, collection ?? null, after, limit)
+    .map((row) => ({ ...row })) as unknown as ParkedRow[];
+}
+
+// ---- retention
+
+/** Parts first, and the row last: killed in between, the next call goes on. */
+function remove(db: Database, id: string, limit: number): boolean {
+  const collection = find(db, id);
+  if (collection === undefined || isOpen(COLLECTION_STATES[collection.state]!)) return false;
+  const { seq } = collection;
+  const { changes } = db
+    .sql(
+      `DELETE FROM outlive_parts WHERE collection = ?1 AND (series, ordinal) IN
+         (SELECT series, ordinal FROM outlive_parts WHERE collection = ?1 LIMIT ?2 + 0)`,
+    )
+    .run(seq, limit);
+  if (Number(changes) === limit) return true;
+  db.sql("DELETE FROM outlive_series WHERE collection = ?").run(seq);
+  db.sql("DELETE FROM outlive_collection_texts WHERE collection = ?").run(seq);
+  db.sql("DELETE FROM outlive_collections WHERE seq = ?").run(seq);
+  return false;
+}

@@ -1,0 +1,81 @@
+// Canned answers in place of the network, for tests of programs with requests: nothing is sent, and everything else is real.
+import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { Wire } from "../engine/request.ts";
+
+/** What comes back. A text, an object (as JSON), a status, all of these, or an error of the network before or after sending. */
+export type CannedAnswer =
+  | string
+  | number
+  | {
+      readonly status?: number;
+      readonly headers?: Readonly<Record<string, string>>;
+      readonly json?: unknown;
+      readonly text?: string;
+    }
+  | { readonly error: "unsent" | "cut" };
+
+export interface SentRequest {
+  readonly method: string;
+  readonly url: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+export interface Answers {
+  /** For `open({ network })`. */
+  readonly network: Wire;
+  /** All that was sent, in order. */
+  readonly sent: readonly SentRequest[];
+}
+
+/**
+ * Answers by method and URL, in which * stands for any text: `answers({ "POST https://api.example/*": { json: { ok: true } } })`. A list is used one by one, the last one again and again; a
+ * function gets the request. A request without an answer fails the test's job with what it was.
+ */
+export function answers(
+  given: Readonly<Record<string, CannedAnswer | readonly CannedAnswer[] | ((request: SentRequest) => CannedAnswer)>>,
+): Answers {
+  const sent: SentRequest[] = [];
+  const used = new Map<string, number>();
+  const answerTo = (request: SentRequest): CannedAnswer => {
+    for (const [pattern, answer] of Object.entries(given)) {
+      if (!matches(pattern, `${request.method} ${request.url}`)) continue;
+      if (typeof answer === "function") return answer(request);
+      if (!Array.isArray(answer)) return answer as CannedAnswer;
+      const at = used.get(pattern) ?? 0;
+      used.set(pattern, at + 1);
+      return (answer as readonly CannedAnswer[])[Math.min(at, answer.length - 1)]!;
+    }
+    throw new OutliveError(
+      ErrorCode.requestRefused,
+      `There is no canned answer for ${request.method} ${request.url}.`,
+      `Add one to answers(), which has ${Object.keys(given).join(", ") || "none"}.`,
+    );
+  };
+  const network: Wire = ({ request: { method, url, headers, body } }) => {
+    const request = { method, url: url.href, headers, body: body?.toString() ?? "" };
+    sent.push(request);
+    return { ended: Promise.resolve().then(() => endOf(answerTo(request))), abort: () => {} };
+  };
+  return { network, sent };
+}
+
+function matches(pattern: string, text: string): boolean {
+  const parts = pattern.split("*").map((part) => part.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  return new RegExp(`^${parts.join(".*")}$`).test(text);
+}
+
+function endOf(answer: CannedAnswer): Awaited<ReturnType<Wire>["ended"]> {
+  if (typeof answer === "object" && "error" in answer) {
+    const sent = answer.error === "cut";
+    return { is: "none", sent, fault: "network", message: `canned: ${answer.error}`, status: null };
+  }
+  const {
+    status = 200,
+    headers = {},
+    json,
+    text = "",
+  } = typeof answer === "string" ? { text: answer } : typeof answer === "number" ? { status: answer } : answer;
+  const body = Buffer.from(json === undefined ? text : JSON.stringify(json));
+  return { is: "answer", status, headers, body, wireBytes: body.length };
+}

@@ -1,0 +1,321 @@
+// Collections from a real RabbitMQ: the wire as producers see it, every bad message with its reason, and what a consumer on Outlive gets.
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import amqplib, { type ConfirmChannel } from "amqplib";
+import {
+  collection,
+  type Engine,
+  type EngineEvent,
+  type EngineOptions,
+  ErrorCode,
+  job,
+  open,
+} from "../../src/index.ts";
+import { rabbitmq } from "../../src/rabbitmq.ts";
+import { PATIENT, untilTrue } from "../support/processes.ts";
+import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
+
+const EXCHANGE = "outlive.collections";
+
+/** A producer in another program: plain AMQP, persistent, mandatory, confirmed. */
+class Producer {
+  readonly channel: ConfirmChannel;
+  readonly kind: string;
+
+  constructor(channel: ConfirmChannel, kind: string) {
+    this.channel = channel;
+    this.kind = kind;
+  }
+
+  async send(key: string, body: Buffer, headers: Record<string, unknown>, exchange = EXCHANGE): Promise<void> {
+    let returned = false;
+    this.channel.once("return", () => (returned = true));
+    this.channel.publish(exchange, key, body, { persistent: true, mandatory: true, headers });
+    await this.channel.waitForConfirms();
+    this.channel.removeAllListeners("return");
+    assert.equal(returned, false, `${key} was routed`);
+  }
+
+  part(id: string, series: string, ordinal: unknown, text: string, more: Record<string, unknown> = {}): Promise<void> {
+    const headers = { "outlive-collection": id, "outlive-series": series, "outlive-ordinal": ordinal, ...more };
+    return this.send(`${this.kind}.part`, Buffer.from(text), headers);
+  }
+
+  header(id: string, series: Record<string, unknown>): Promise<void> {
+    return this.send(`${this.kind}.header`, Buffer.from(JSON.stringify({ series })), { "outlive-collection": id });
+  }
+}
+
+async function channelOf(t: TestContext): Promise<ConfirmChannel> {
+  const model = await amqplib.connect(await sharedRabbitmq());
+  model.on("error", () => {});
+  t.after(() => model.close().catch(() => {}));
+  const channel = await model.createConfirmChannel();
+  channel.on("error", () => {});
+  return channel;
+}
+
+async function place(t: TestContext, jobs: NonNullable<EngineOptions["jobs"]>, broker = rabbitmq, url?: string) {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  const link = broker(url ?? (await sharedRabbitmq()));
+  const engine = await open(`sqlite:${join(folder, "jobs.db")}`, {
+    jobs,
+    blobs: join(folder, "blobs"),
+    broker: link,
+    logger: false,
+    heartbeat: PATIENT,
+  });
+  t.after(async () => {
+    await engine.close({ grace: "0ms" });
+    rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+  });
+  return { engine, folder, link };
+}
+
+function untilConsuming(engine: Engine): Promise<void> {
+  return new Promise((resolve) => void engine.on("broker.changed", ({ state }) => state === "connected" && resolve()));
+}
+
+const untilIs = (engine: Engine, id: string, state: string) =>
+  untilTrue(
+    () => engine.collection(id),
+    (found) => found?.state === state,
+    `collection ${id} is ${state}`,
+  );
+
+/** Queues of a test go with it. */
+function cleaned(t: TestContext, channel: ConfirmChannel, kind: string): void {
+  t.after(async () => {
+    for (const queue of ["part", "header", "parked"])
+      await channel.deleteQueue(`outlive.${kind}.${queue}`).catch(() => {});
+  });
+}
+
+test("CR-07 a producer is asked with the names of the queues, sends header and parts in any order, and the notification comes with a stable id", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const asks = `${kind}.asks`;
+  const results = `${kind}.results`;
+  for (const queue of [asks, results]) {
+    await channel.assertQueue(queue, { durable: true });
+    t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  }
+  const scan = collection(kind, { series: ["files", "notes"] });
+  scan.request((input, run) => run.publish(asks, { input, wire: run.wire as never }));
+  scan.notify(results);
+  const { engine } = await place(t, [scan]);
+  await engine.collect(scan, { share: "x" }, { id: "tx-1" });
+  await engine.start();
+  const asked = await untilTrue(
+    () => channel.get(asks, { noAck: true }),
+    (message) => message !== false,
+    "the request came",
+  );
+  assert.ok(asked);
+  const { wire } = JSON.parse(asked.content.toString()) as { wire: { exchange: string; part: string; header: string } };
+  assert.deepEqual(
+    [asked.properties.messageId, wire.exchange, wire.part],
+    ["tx-1", EXCHANGE, `${kind}.part`],
+    "the same after a crash: the id of the collection",
+  );
+  const producer = new Producer(channel, kind);
+  await producer.part("tx-1", "files", 2, "two");
+  await producer.header("tx-1", { files: 2 });
+  await producer.part("tx-1", "notes", "1", "note", { "outlive-last": "true" });
+  await producer.part("tx-1", "files", 1, "one", {
+    "outlive-sha256": createHash("sha256").update("one").digest("hex"),
+  });
+  await producer.part("tx-1", "files", 1, "one");
+  await untilIs(engine, "tx-1", "notified");
+  const notified = await untilTrue(
+    () => channel.get(results, { noAck: true }),
+    (message) => message !== false,
+    "the notification came",
+  );
+  assert.ok(notified);
+  const body = JSON.parse(notified.content.toString()) as {
+    collection: string;
+    series: Record<string, { parts: { ordinal: number; bytes: number; sha256: string; blob: string }[] }>;
+  };
+  assert.equal(notified.properties.messageId, "tx-1:complete");
+  assert.deepEqual(
+    [body.collection, body.series["files"]!.parts.map(({ ordinal, bytes }) => [ordinal, bytes])],
+    [
+      "tx-1",
+      [
+        [1, 3],
+        [2, 3],
+      ],
+    ],
+  );
+  assert.equal(body.series["files"]!.parts[0]!.sha256, createHash("sha256").update("one").digest("hex"));
+});
+
+test("each bad message is parked with its reason, stops no other, and can be put again", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const scan = collection(kind, { series: ["files"], message: { max: 20 } }).done(() => {});
+  const { engine } = await place(t, [scan]);
+  const connected = untilConsuming(engine);
+  await engine.collect(scan, null, { id: "a", expect: { files: 3 } });
+  await engine.start();
+  await connected;
+  const producer = new Producer(channel, kind);
+  await producer.part("a", "files", 1, "one");
+  await producer.part("a", "files", 1, "another");
+  await producer.part("a", "others", 1, "x");
+  await producer.part("a", "files", 0, "x");
+  await producer.part("a", "files", "many", "x");
+  await producer.part("a", "files", 4, "beyond");
+  await producer.part("nobody", "files", 1, "x");
+  await producer.part("a", "files", 2, "more than twenty bytes");
+  await producer.part("a", "files", 2, "two", { "outlive-sha256": "0".repeat(64) });
+  await producer.send(`${kind}.part`, Buffer.from("no headers"), {});
+  await producer.header("a", { files: 2 });
+  await producer.header("a", { files: "x" });
+  await producer.send(`${kind}.header`, Buffer.from("not json"), { "outlive-collection": "a" });
+  await producer.part("a", "files", 3, "three");
+  const parked = await untilTrue(
+    () => engine.parked({ kind }),
+    (rows) => rows.length === 12,
+    "all bad messages are parked",
+  );
+  const reasons = parked.map(({ reason }) => reason).toSorted();
+  for (const expected of [
+    /is there with other bytes/,
+    /its series others is not one of files/,
+    /ordinal is 0/,
+    /ordinal is "many"/,
+    /there is no such collection/,
+    /has 22 bytes, and at most 20/,
+    /do not have the hash/,
+    /no header outlive-collection/,
+    /announced with 3 parts before/,
+    /announces files with "x"/,
+    /is not JSON/,
+  ])
+    assert.ok(
+      reasons.some((reason) => expected.test(reason)),
+      `${expected} in ${reasons.join("\n")}`,
+    );
+  const info = (await untilTrue(
+    () => engine.collection("a"),
+    (found) => found?.series["files"]?.have === 2,
+    "the good parts came",
+  ))!;
+  assert.deepEqual([info.series["files"]?.have, info.series["files"]?.missing, info.state], [2, "2", "collecting"]);
+  assert.ok(
+    info.parked.some(({ ordinal }) => ordinal === 2),
+    "what is missing is shown with the reason",
+  );
+  assert.match(info.why, /lacks 1 of 3 \(2\); \d+ message\(s\) of it are parked/);
+  // The message whose hash was wrong is put again by hand.
+  const two = parked.find(({ reason }) => /do not have the hash/.test(reason))!;
+  assert.equal(await engine.retryParked(two), "accepted");
+  assert.notEqual((await engine.collection("a"))?.state, "collecting");
+});
+
+test("messages of another queue become jobs by their message id, once, and what no job can be made of is parked", async (t) => {
+  const kind = freshKind();
+  const queue = `${kind}.results`;
+  const channel = await channelOf(t);
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  const ran: unknown[] = [];
+  const report = job("report").handle((input) => void ran.push(input));
+  const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report));
+  const connected = untilConsuming(engine);
+  await engine.start();
+  await connected;
+  const send = (body: string, messageId: string): boolean =>
+    channel.sendToQueue(queue, Buffer.from(body), { persistent: true, messageId });
+  send('{"n":1}', "tx-1:complete");
+  send('{"n":1}', "tx-1:complete");
+  send("not json", "bad");
+  send('{"n":2}', "tx-2:complete");
+  await channel.waitForConfirms();
+  await untilTrue(
+    () => ran.length,
+    (count) => count >= 2,
+    "both jobs ran",
+  );
+  await untilTrue(
+    () => engine.parked({ kind: "report" }),
+    (rows) => rows.length === 1,
+    "the bad one is parked",
+  );
+  const { jobs } = await engine.list({ kind: "report" });
+  assert.deepEqual([jobs.length, ran.length], [2, 2]);
+});
+
+test("CR-05 CR-09 with queues of their own, collections use the names of the seed, and the queues go when they have ended", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  t.after(() => channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {}));
+  const scan = collection(kind, { series: ["files"], queues: "per-collection" }).done(() => {});
+  const { engine } = await place(t, [scan]);
+  const id = freshKind();
+  await engine.collect(scan, null, { id });
+  await engine.start();
+  await untilIs(engine, id, "collecting");
+  const producer = new Producer(channel, kind);
+  const headers = { "outlive-collection": id, "outlive-series": "files", "outlive-ordinal": 1 };
+  await producer.send(`transaction-${id}-payload`, Buffer.from("one"), headers, "");
+  await producer.send(
+    `transaction-${id}-header`,
+    Buffer.from('{"series":{"files":1}}'),
+    { "outlive-collection": id },
+    "",
+  );
+  await untilIs(engine, id, "notified");
+  const probe = await amqplib.connect(await sharedRabbitmq());
+  t.after(() => probe.close().catch(() => {}));
+  const gone = await probe.createChannel();
+  gone.on("error", () => {});
+  await assert.rejects(gone.checkQueue(`transaction-${id}-payload`), /NOT_FOUND/);
+});
+
+test("a message that no queue takes fails its job with a reason, and so do a wrong password and a wrong virtual host", async (t) => {
+  const url = new URL(await sharedRabbitmq());
+  const good = rabbitmq(url.href);
+  t.after(() => good.close());
+  const message = { body: { n: 1 }, messageId: "m", headers: {} };
+  await assert.rejects(good.publish({ ...message, target: `nowhere-${freshKind()}` }), {
+    code: ErrorCode.brokerUnroutable,
+  });
+  url.password = "wrong";
+  const wrong = rabbitmq(url.href);
+  t.after(() => wrong.close());
+  await assert.rejects(wrong.publish({ ...message, target: "x" }), { code: ErrorCode.brokerRefused });
+  assert.doesNotMatch(wrong.place, /wrong/, "no secret in what is shown");
+  url.password = "guest";
+  url.pathname = "/nothing";
+  const hostless = rabbitmq(url.href);
+  t.after(() => hostless.close());
+  await assert.rejects(hostless.publish({ ...message, target: "x" }), { code: ErrorCode.brokerRefused });
+});
+
+test("a queue that exists with other arguments is named, again and again, and nothing else stops", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  await channel.assertQueue(`outlive.${kind}.part`, { durable: true });
+  const scan = collection(kind, { series: ["files"] }).done(() => {});
+  const { engine } = await place(t, [scan]);
+  const lost = new Promise<EngineEvent>(
+    (resolve) =>
+      void engine.on("broker.changed", (event) => event.state === "lost" && resolve(event as unknown as EngineEvent)),
+  );
+  await engine.start();
+  assert.match(((await lost) as unknown as { text: string }).text, new RegExp(`outlive.${kind}.part`));
+  await engine.collect(scan, null, { id: "a", expect: { files: 1 } });
+  assert.equal(await engine.put(scan, "a", "files", 1, Buffer.from("one")), "accepted");
+  await channel.deleteQueue(`outlive.${kind}.part`);
+  await untilConsuming(engine);
+});

@@ -1,0 +1,447 @@
+// What a request must not do, whatever its input says and whatever the other side sends: a test for each line of the table in docs/requests.md.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { createSocket } from "node:dgram";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createServer as createHttps } from "node:https";
+import { type AddressInfo, createServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { gzipSync } from "node:zlib";
+import { type RequestFailure, request, type RequestOptions, secret, type Sent } from "../../src/requests.ts";
+import { Addresses } from "../../src/requests/addresses.ts";
+import { Connections } from "../../src/requests/connections.ts";
+import { Resolver } from "../../src/requests/resolver.ts";
+import { Secrets } from "../../src/requests/secrets.ts";
+import { Sender } from "../../src/requests/sender.ts";
+import type { EngineOptions, Json } from "../../src/index.ts";
+import { AT_ONCE, memory } from "../engine/engines.ts";
+import { Receiver } from "./server.ts";
+
+const ANY = { addresses: "any" } as const;
+
+interface Outcome {
+  readonly failure: RequestFailure | null;
+  readonly body: string | null;
+}
+
+/** Sends one request and returns what came of it. */
+async function outcome(
+  t: TestContext,
+  send: () => Sent,
+  options: RequestOptions<Json> & { readonly method?: "GET" | "PUT" } = {},
+  engineOptions: EngineOptions = {},
+): Promise<Outcome> {
+  let failure: RequestFailure | null = null;
+  let body: string | null = null;
+  const call = request("call", { method: "GET", retry: { attempts: 1, backoff: AT_ONCE }, send, ...options });
+  call.onError((given) => void (failure = given));
+  call.onResponse((given) => void (body = given.body));
+  const engine = await memory(t, [call], engineOptions);
+  await engine.enqueue(call, null);
+  await engine.runUntilIdle();
+  return { failure, body };
+}
+
+async function refusal(...given: Parameters<typeof outcome>): Promise<string> {
+  const { failure } = await outcome(...given);
+  assert.ok(failure, "it failed");
+  return `${failure.is}: ${failure.message}`;
+}
+
+// ---- addresses
+
+test("only public addresses pass, in every notation", () => {
+  const rule = new Addresses("public");
+  const refused = `127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 255.255.255.255 224.0.0.1 192.0.0.1 192.0.2.1
+    198.18.0.1 198.51.100.1 203.0.113.1 ::1 :: fe80::1 fc00::1 fd00:ec2::254 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::7f00:1 2002:7f00:1::
+    2001:db8::1 100::1 ::127.0.0.1 not-an-address`;
+  for (const address of refused.split(/\s+/)) assert.equal(rule.allows(address, "host"), false, address);
+  for (const address of ["93.184.215.14", "1.1.1.1", "2606:4700::1111"]) assert.equal(rule.allows(address, "h"), true);
+  const listed = new Addresses(["10.0.0.0/8", "internal.example"]);
+  assert.equal(listed.allows("10.1.1.1", "x"), true);
+  assert.equal(listed.allows("11.1.1.1", "x"), false);
+  assert.equal(listed.allows("11.1.1.1", "INTERNAL.example"), true);
+});
+
+for (const host of ["127.0.0.1", "[::1]", "0x7f.1", "2130706433", "localhost", "[::ffff:127.0.0.1]", "127.1"])
+  test(`a URL with the private address ${host} reaches nothing`, async (t) => {
+    const receiver = await Receiver.start(t, (_, response) => response.end());
+    const { port } = new URL(receiver.url);
+    const protocols = ["http:", "https:"] as const;
+    const message = await refusal(t, () => ({ url: `http://${host}:${port}/` }), { protocols });
+    assert.match(message, /^refused: .*not one that this request may reach/);
+    assert.deepEqual([receiver.received.length, receiver.connections], [0, 0]);
+  });
+
+/** A name server that answers A queries with these addresses, one list after the other. */
+async function nameServer(
+  t: TestContext,
+  answers: readonly (readonly string[])[],
+): Promise<{ at: string; asked: () => number }> {
+  const socket = createSocket("udp4");
+  let asked = 0;
+  socket.on("message", (query, from) => {
+    const end = query.indexOf(0, 12) + 5;
+    const isA = query.readUInt16BE(end - 4) === 1;
+    const addresses = isA ? answers[Math.min(asked++, answers.length - 1)]! : [];
+    const head = Buffer.from(query.subarray(0, end));
+    head.writeUInt16BE(0x8180, 2);
+    head.writeUInt16BE(addresses.length, 6);
+    head.writeUInt16BE(0, 8);
+    head.writeUInt16BE(0, 10);
+    const records = addresses.map((one) =>
+      Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, ...one.split(".").map(Number)]),
+    );
+    socket.send(Buffer.concat([head, ...records]), from.port, from.address);
+  });
+  await new Promise<void>((resolve) => socket.bind(0, "127.0.0.1", resolve));
+  t.after(() => socket.close());
+  return { at: `127.0.0.1:${socket.address().port}`, asked: () => asked };
+}
+
+test("a name is checked each time it is resolved, and of several addresses only the allowed ones are used", async (t) => {
+  // 127.0.0.2 stands for a public address, 127.0.0.1 for a private one.
+  const receiver = await Receiver.start(t, (_, response) => response.end("private"));
+  const { port } = new URL(receiver.url);
+  const dns = await nameServer(t, [["127.0.0.1"], ["127.0.0.2", "127.0.0.1"]]);
+  let mono = 0;
+  const secrets = new Secrets({}, () => mono);
+  const connections = new Connections(new Resolver(() => mono, [dns.at]), secrets);
+  t.after(() => connections.close());
+  const dispatcher = await connections.of({
+    addresses: ["127.0.0.2/32"],
+    connectMs: 2_000,
+    http2: false,
+    fresh: false,
+    proxy: null,
+    ca: [],
+    cert: null,
+    key: null,
+    localAddress: null,
+  });
+  const sender = new Sender(() => mono);
+  const timeouts = { connectMs: 2_000, headersMs: 2_000, bodyMs: 2_000, totalMs: 5_000 };
+  const send = () => {
+    const url = new URL(`http://rebound.example:${port}/`);
+    const rendered = { url, method: "GET", headers: {}, body: null, idempotencyKey: null };
+    const options = { timeouts, maxResponse: 1_000, ignoreBody: false, blobs: null, fresh: false };
+    return sender.send(dispatcher, rendered, options, mono + 5_000).ended;
+  };
+  const first = await send();
+  assert.ok(first.is === "none" && first.fault === "refused", JSON.stringify(first));
+  mono += 60_000;
+  // 127.0.0.2 has no listener: the connection is refused there, and 127.0.0.1 is not tried.
+  const second = await send();
+  assert.ok(second.is === "none" && second.fault === "network" && !second.sent, JSON.stringify(second));
+  assert.equal(dns.asked(), 2);
+  assert.deepEqual([receiver.received.length, receiver.connections], [0, 0]);
+});
+
+// ---- what is sent
+
+const BAD_URLS: Readonly<Record<string, RegExp>> = {
+  "ftp://example.com/": /scheme ftp:/,
+  "file:///etc/passwd": /scheme file:/,
+  "http://example.com/": /scheme http:/,
+  "https://user:pass@example.com/": /user or a password/,
+  "https://example.com:22/": /port 22/,
+  "https://example.com:6379/": /port 6379/,
+  "no url": /can't be parsed/,
+};
+for (const [url, message] of Object.entries(BAD_URLS))
+  test(`the URL ${url} is refused before anything is sent`, async (t) => {
+    const said = await refusal(t, () => ({ url }));
+    assert.match(said, /^refused: /);
+    assert.match(said, message);
+    assert.doesNotMatch(said, /pass@/);
+  });
+
+const BAD_HEADERS: Readonly<Record<string, Record<string, string>>> = {
+  "a line break in a value": { "x-a": "1\r\nx-b: 2" },
+  "a NUL": { "x-a": "1\0" },
+  "a value that is not ASCII": { "x-a": "grün" },
+  "a line break in a name": { "x-a\r\nx-b": "1" },
+  host: { host: "example.com" },
+  "transfer-encoding": { "Transfer-Encoding": "chunked" },
+  "content-length": { "content-length": "3" },
+  connection: { connection: "upgrade" },
+  expect: { expect: "100-continue" },
+  "proxy-authorization": { "proxy-authorization": "x" },
+};
+for (const [what, headers] of Object.entries(BAD_HEADERS))
+  test(`a header with ${what} is refused`, async (t) => {
+    const receiver = await Receiver.start(t, (_, response) => response.end());
+    assert.match(await refusal(t, () => ({ url: receiver.url, headers }), ANY), /^refused: .*header/);
+    assert.equal(receiver.received.length, 0);
+  });
+
+test("a body beyond the limit, several bodies, and the body of a GET are refused", async (t) => {
+  const url = "https://example.com";
+  assert.match(
+    await refusal(t, () => ({ url, body: Buffer.alloc((16 << 20) + 1) }), { method: "PUT" }),
+    /at most 16777216/,
+  );
+  assert.match(await refusal(t, () => ({ url, body: "a", json: 1 }), { method: "PUT" }), /several bodies/);
+  assert.match(await refusal(t, () => ({ url, body: "a" })), /a GET has no body/);
+});
+
+test("a secret without a value fails the request, and no value is in any row, error or event", async (t) => {
+  const seen: string[] = [];
+  const receiver = await Receiver.start(t, ({ headers }, response) => {
+    seen.push(String(headers["authorization"]));
+    response.statusCode = 400;
+    response.end();
+  });
+  const headers = { authorization: secret("KEY") };
+  assert.match(await refusal(t, () => ({ url: receiver.url, headers }), ANY), /secret "KEY" has no value/);
+  assert.match(
+    await refusal(t, () => ({ url: receiver.url, headers }), ANY, {
+      secrets: () => {
+        throw new Error("hunter2");
+      },
+    }),
+    /^refused: (?!.*hunter2)/,
+  );
+  const events: string[] = [];
+  const call = request("call", {
+    method: "GET",
+    ...ANY,
+    send: () => ({ url: receiver.url, headers, query: { token: secret("KEY") } }),
+  });
+  const engine = await memory(t, [call], {
+    secrets: { KEY: "hunter2" },
+    onEvent: (event) => events.push(JSON.stringify(event)),
+  });
+  const { id } = await engine.enqueue(call, null);
+  await engine.runUntilIdle();
+  assert.deepEqual(seen, ["hunter2"]);
+  assert.doesNotMatch(JSON.stringify(await engine.get(id)) + events.join("\n"), /hunter2/);
+});
+
+// ---- what comes back
+
+test("an answer larger than the limit is refused, whether its length says so or not", async (t) => {
+  const big = Buffer.alloc(3_000, "x");
+  for (const length of [true, false]) {
+    const receiver = await Receiver.start(t, (_, response) => {
+      if (length) response.setHeader("content-length", big.length);
+      response.end(big);
+    });
+    assert.match(await refusal(t, () => ({ url: receiver.url }), { ...ANY, maxResponse: "2KB" }), /^too-large: /);
+  }
+});
+
+test("a gzip bomb of 100 MB ends at the limit, and memory stays bounded", async (t) => {
+  const bomb = gzipSync(Buffer.alloc(100 << 20));
+  const receiver = await Receiver.start(t, (_, response) => {
+    response.setHeader("content-encoding", "gzip");
+    response.end(bomb);
+  });
+  const before = process.memoryUsage().rss;
+  assert.match(
+    await refusal(t, () => ({ url: receiver.url }), { ...ANY, maxResponse: "512KB" }),
+    /^too-large: .*once it is decoded/,
+  );
+  assert.ok(process.memoryUsage().rss - before < 64 << 20);
+});
+
+test("an answer with two codings, or one that is not what it says, fails", async (t) => {
+  for (const [coding, body] of [
+    ["gzip, gzip", gzipSync(gzipSync("x"))],
+    ["gzip", Buffer.from("no gzip")],
+  ] as const) {
+    const receiver = await Receiver.start(t, (_, response) => {
+      response.setHeader("content-encoding", coding);
+      response.end(body);
+    });
+    assert.match(await refusal(t, () => ({ url: receiver.url }), ANY), /content-encoding|can't be decoded/);
+  }
+});
+
+test("a compressed answer is decoded", async (t) => {
+  const receiver = await Receiver.start(t, (_, response) => {
+    response.setHeader("content-encoding", "gzip");
+    response.end(gzipSync("hello"));
+  });
+  assert.equal((await outcome(t, () => ({ url: receiver.url }), ANY)).body, "hello");
+});
+
+/** A server of raw bytes. */
+async function rawServer(t: TestContext, serve: (socket: Socket) => void): Promise<string> {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.on("error", () => {});
+    socket.once("data", () => serve(socket));
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("a body that drips is ended by the total timeout", async (t) => {
+  const url = await rawServer(t, (socket) => {
+    socket.write("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
+    const drip = setInterval(() => socket.write("x"), 20);
+    socket.once("close", () => clearInterval(drip));
+  });
+  const timeouts = { body: "10s", total: "300ms" } as const;
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, timeouts }), /^timeout: .*total timeout/);
+});
+
+test("a server that never answers is ended by the timeout of the headers", async (t) => {
+  const url = await rawServer(t, () => {});
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, timeouts: { headers: "100ms" } }), /^timeout: /);
+});
+
+test("informational answers without an end, and headers of a megabyte, are errors", async (t) => {
+  const endless = await rawServer(t, (socket) => {
+    socket.write("HTTP/1.1 103 Early Hints\r\n\r\n".repeat(200));
+  });
+  assert.match(await refusal(t, () => ({ url: endless }), ANY), /informational/);
+  const long = await rawServer(t, (socket) => {
+    socket.write(`HTTP/1.1 200 OK\r\nx-long: ${"a".repeat(1 << 20)}\r\n\r\n`);
+  });
+  assert.match(await refusal(t, () => ({ url: long }), ANY), /^network: .*[Hh]eaders/);
+});
+
+// ---- redirects
+
+test("a redirect is a failed answer unless the kind allows it", async (t) => {
+  const receiver = await Receiver.start(t, (_, response) => response.writeHead(302, { location: "/next" }).end());
+  const { failure } = await outcome(t, () => ({ url: receiver.url }), ANY);
+  assert.deepEqual([failure?.is, failure?.status, receiver.received.length], ["status", 302, 1]);
+});
+
+test("a redirect across origins carries no header of the user's, no key and no body", async (t) => {
+  const other = await Receiver.start(t, (_, response) => response.end("there"));
+  const first = await Receiver.start(t, (_, response) => response.writeHead(307, { location: `${other.url}/x` }).end());
+  const redirects = { max: 3, sameOrigin: false } as const;
+  const headers = { authorization: secret("K"), "x-api-key": "k", accept: "text/plain" };
+  const { body } = await outcome(
+    t,
+    () => ({ url: first.url, headers }),
+    { ...ANY, redirects },
+    { secrets: { K: "v" } },
+  );
+  assert.equal(body, "there");
+  const [there] = other.received;
+  assert.deepEqual(
+    [there?.headers["authorization"], there?.headers["x-api-key"], there?.headers["accept"]],
+    [undefined, undefined, "text/plain"],
+  );
+  const put = { ...ANY, redirects, method: "PUT" } as const;
+  assert.match(await refusal(t, () => ({ url: first.url, body: "b" }), put), /with its body to another origin/);
+  assert.match(await refusal(t, () => ({ url: first.url }), { ...ANY, redirects: { max: 3 } }), /another origin/);
+  assert.equal(other.received.length, 1);
+});
+
+test("a redirect loop, one to another scheme and one to a private address are refused", async (t) => {
+  const locations: string[] = [];
+  const receiver = await Receiver.start(t, (_, response) =>
+    response.writeHead(302, { location: locations[0] ?? "/again" }).end(),
+  );
+  const redirects = { max: 3, sameOrigin: false } as const;
+  const { port } = new URL(receiver.url);
+  const url = receiver.url;
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, redirects }), /more than 3 times/);
+  assert.equal(receiver.received.length, 4);
+  locations[0] = "file:///etc/passwd";
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, redirects }), /scheme file:/);
+  locations[0] = "http://u:p@127.0.0.1/";
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, redirects }), /user or a password/);
+  locations[0] = `http://127.0.0.9:${port}/`;
+  const only = { addresses: ["127.0.0.1/32"], redirects } as const;
+  assert.match(await refusal(t, () => ({ url }), only), /not one that this request may reach/);
+});
+
+// ---- TLS
+
+/** An authority, and a certificate of it for 127.0.0.1 or for another name. */
+function certificates(t: TestContext): { ca: string; of: (name: string) => { key: string; cert: string } } {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-tls-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const openssl = (...args: string[]): void => void execFileSync("openssl", args, { cwd: folder, stdio: "ignore" });
+  const curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+  openssl("req", "-x509", ...curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "1", "-subj", "/CN=test authority");
+  const read = (file: string): string => readFileSync(join(folder, file), "utf8");
+  return {
+    ca: read("ca.pem"),
+    of: (name) => {
+      openssl(
+        "req",
+        ...curve,
+        "-keyout",
+        `${name}.key`,
+        "-out",
+        `${name}.csr`,
+        "-subj",
+        `/CN=${name}`,
+        "-addext",
+        `subjectAltName=${name}`.replace("=1", "=IP:1").replace("=w", "=DNS:w"),
+      );
+      openssl(
+        "x509",
+        "-req",
+        "-in",
+        `${name}.csr`,
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-out",
+        `${name}.pem`,
+        "-days",
+        "1",
+        "-copy_extensions",
+        "copy",
+      );
+      return { key: read(`${name}.key`), cert: read(`${name}.pem`) };
+    },
+  };
+}
+
+test("certificates are verified: an own authority must be named, and the name must be that of the URL", async (t) => {
+  const { ca, of } = certificates(t);
+  const good = of("127.0.0.1");
+  const right = await Receiver.start(
+    t,
+    (_, response) => response.end("safe"),
+    (listener) => createHttps(good, listener),
+  );
+  assert.equal((await outcome(t, () => ({ url: right.url }), { ...ANY, tls: { ca } })).body, "safe");
+  assert.match(await refusal(t, () => ({ url: right.url }), ANY), /^network: .*certificate/i);
+  const wrong = await Receiver.start(
+    t,
+    (_, response) => response.end(),
+    (listener) => createHttps(of("wrong.example"), listener),
+  );
+  assert.match(
+    await refusal(t, () => ({ url: wrong.url }), { ...ANY, tls: { ca } }),
+    /^network: .*(altnames|ALTNAME)/i,
+  );
+  assert.equal(wrong.received.length, 0);
+  // Over TLS, too, a literal is checked.
+  assert.match(await refusal(t, () => ({ url: right.url }), { tls: { ca } }), /not one that this request may reach/);
+});
+
+test("a client certificate comes from secrets", async (t) => {
+  const { ca, of } = certificates(t);
+  const server = of("127.0.0.1");
+  const client = of("www.client.example");
+  const receiver = await Receiver.start(
+    t,
+    (_, response) => response.end("known"),
+    (listener) => createHttps({ ...server, ca, requestCert: true, rejectUnauthorized: true }, listener),
+  );
+  const secrets = { CERT: client.cert, KEY: client.key };
+  const tls = { ca, cert: secret("CERT"), key: secret("KEY") };
+  assert.equal((await outcome(t, () => ({ url: receiver.url }), { ...ANY, tls }, { secrets })).body, "known");
+  assert.match(await refusal(t, () => ({ url: receiver.url }), { ...ANY, tls: { ca } }), /^network: /);
+});

@@ -1,0 +1,58 @@
+// RabbitMQ as tests ask for it: one broker for the whole run, names of kinds that no other test has, and a broker of its own for a test that kills
+// it. The shared one is started by the first that asks (scripts/test.mjs, over a socket).
+import { randomBytes } from "node:crypto";
+import { connect } from "node:net";
+import type { TestContext } from "node:test";
+import { type RabbitmqOptions, RabbitmqServer } from "../../proof/servers/rabbitmq-server.ts";
+
+export { RabbitmqServer };
+
+let asked: Promise<string> | undefined;
+
+/** The address of the shared broker. */
+export function sharedRabbitmq(): Promise<string> {
+  asked ??= ask();
+  return asked;
+}
+
+async function ask(): Promise<string> {
+  const given = process.env["OUTLIVE_TEST_RABBITMQ_URL"];
+  if (given) return given;
+  const socket = process.env["OUTLIVE_TEST_RABBITMQ_SOCKET"];
+  if (socket) return answerOf(socket);
+  // Not under `npm test`: this process has its own, and takes it along.
+  const server = await RabbitmqServer.create();
+  process.once("exit", () => server.destroyNow());
+  return server.url();
+}
+
+function answerOf(socket: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let answer = "";
+    const connection = connect(socket);
+    connection.setEncoding("utf8");
+    connection.on("data", (text: string) => (answer += text));
+    connection.once("error", reject);
+    connection.once("end", () => {
+      if (answer.startsWith("amqp")) resolve(answer);
+      else reject(new Error(answer));
+    });
+  });
+}
+
+/** A name of a kind or queue that no other test has. */
+export function freshKind(): string {
+  return `t${randomBytes(6).toString("hex")}`;
+}
+
+/** A broker of this test's own, gone when the test has ended. */
+export async function ownRabbitmq(t: TestContext, options: RabbitmqOptions = {}): Promise<RabbitmqServer> {
+  const server = await RabbitmqServer.create(options);
+  const destroyNow = (): void => server.destroyNow();
+  process.once("exit", destroyNow);
+  t.after(async () => {
+    process.off("exit", destroyNow);
+    await server.destroy();
+  });
+  return server;
+}
