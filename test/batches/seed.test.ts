@@ -137,7 +137,7 @@ test("BR-018 BR-031 the ownership of rows has no time of its own: after an outag
   const here = await fleet(t);
   const { store, clock } = here;
   await heldBatch(here);
-  // No process is there: nobody beats, nobody watches, and the seed's set of rows would have expired three times.
+  // No process is there that beats or watches, and a set of rows with a time of 180 s would have expired three times.
   await clock.advance(600 * SECOND);
   assert.equal(await stateOf(store), "running");
   const heir = await here.worker("heir");

@@ -156,6 +156,8 @@ async function strike(
   while (fleet.kills.length < kills || (batches !== null && submitted.now() < batches)) {
     await pause(chance.whole(PAUSE_MS.least, PAUSE_MS.most));
     if (fleet.missing() > 2) continue;
+    // A campaign is about many batches: its kills are spread over them, so that most come to their end.
+    if (batches !== null && fleet.kills.length > (kills * submitted.now()) / batches) continue;
     const living = (role: Role): ReturnType<typeof fleet.places> =>
       fleet.places(role).filter(({ state }) => state === "live");
     const drawn = chance.whole(0, 99);
