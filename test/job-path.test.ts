@@ -7,8 +7,11 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
-/** As measured. The aim is about 22. On SQLite a turn also acts on wakes (waits.ts) and admits jobs with keys (admission.ts); PostgreSQL asks for both in its statement. */
-const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 26, postgres: 24 };
+/**
+ * As measured. The aim is about 22. On SQLite a turn also acts on wakes (waits.ts) and admits jobs with keys (admission.ts); PostgreSQL asks for both in its statement. Each attempt
+ * asks whether its job is of a schedule (job/schedules.ts), a wake-up reaches the firing of schedules, and what is due may be read meanwhile.
+ */
+const MAX_FILES: Readonly<Record<string, number>> = { sqlite: 29, postgres: 27 };
 
 interface File {
   readonly path: string;

@@ -21,17 +21,19 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
     "TerminalError",
     "attach",
     "batch",
+    "collection",
     "defineConfig",
     "job",
     "open",
     "schedule",
   ],
-  "outlive/client": ["batch", "ErrorCode", "OutliveError", "connect", "job", "schedule"],
+  "outlive/client": ["batch", "ErrorCode", "OutliveError", "collection", "connect", "job", "schedule"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
   "outlive/files": ["csv", "ndjson"],
   "outlive/requests": ["request", "secret", "standardWebhooks", "stepFetch"],
+  "outlive/rabbitmq": ["rabbitmq"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
   "outlive/testing": [
@@ -207,9 +209,10 @@ test("the package holds the built files and the documents, and no test or source
   assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
 });
 
-// 600 KB held the engine on two stores, of which it had 555. Batches, blobs, files, limits that take turns and the Redis store added 175.
-test("the tarball is at most 750 KB", () => {
-  assert.ok(packedBytes <= 750_000, `${packedBytes} bytes in ${packedFiles.length} files`);
+// 600 KB held the engine on two stores, of which it had 555. Batches, blobs, files, limits that take turns and the Redis store added 175,
+// requests, collections, RabbitMQ and schedules another 140. What a program does not use it does not load.
+test("the tarball is at most 900 KB", () => {
+  assert.ok(packedBytes <= 900_000, `${packedBytes} bytes in ${packedFiles.length} files`);
 });
 
 test("nothing in the package installs or starts a server, belongs to the proof, or points to a source map", async () => {

@@ -52,7 +52,7 @@ export class Intake {
     return answers;
   }
 
-  /** Looks whether these collections are complete now. Whoever asks while a check runs shares the next one. */
+  /** Looks whether these collections are complete now. A call during a check shares the next one. */
   check(ids: readonly string[]): Promise<void> {
     return this.#checks.check(ids);
   }

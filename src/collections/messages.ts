@@ -181,7 +181,7 @@ function placeOf({ headers }: Delivery): Place {
   };
 }
 
-/** Headers of some clients are bytes. At most what a key may have; a text with NUL is none that a store takes. */
+/** Headers of some clients are bytes. At most what a key may have; stores refuse a text with NUL. */
 function textOf(value: unknown): string | null {
   const text = value instanceof Uint8Array ? Buffer.from(value).toString() : value;
   return typeof text === "string" && text.length > 0 && text.length <= 255 && !text.includes("\0") ? text : null;

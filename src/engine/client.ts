@@ -19,13 +19,13 @@ import {
   type CollectOptions,
 } from "../collections/collection-client.ts";
 import type { AnyCollection, CollectionContract } from "../collections/contract.ts";
-import type { BatchState, IngestedFile } from "../job/batches.ts";
+import { type BatchState, doneId, type IngestedFile } from "../job/batches.ts";
 import type { CollectionState, ParkedRow, PutAnswer } from "../job/collections.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { type Enqueued, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
+import { type Enqueued, isTerminal, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
 import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -369,7 +369,23 @@ export class Client {
   /** Runs the failed rows of a batch that has ended again, as a new round with its own `done`. */
   async retryBatch(id: string): Promise<{ readonly round: number; readonly rows: number }> {
     assertKey(id, "The batch's id");
+    await this.#assertDone(id);
     return this.#batches().retry(id);
+  }
+
+  /** `done` gets what a round came to. It must have run before the next round begins, because the batch keeps that of one round. */
+  async #assertDone(id: string): Promise<void> {
+    const batch = await this.#batches().get(id);
+    if (batch === null || batch.endedAt === null) return;
+    const done = doneId(id, batch.round);
+    const [outcome] = await this.store.inspect.outcomes([done]);
+    if (!outcome || outcome.state === "missing" || isTerminal(outcome.state)) return;
+    throw new OutliveError(
+      ErrorCode.wrongState,
+      `Batch ${id} has ended, and the job that follows its end (${done}) has not: it is ${outcome.state}.`,
+      `Nothing was changed. Retry the batch when that job has ended; why it has not: outlive why ${done}`,
+      { batch: id, jobId: done, state: outcome.state },
+    );
   }
 
   #batchesFor(batch: { readonly name: string }): BatchClient {

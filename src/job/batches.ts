@@ -249,6 +249,11 @@ function isPastTolerance({ tolerance, sums, rows, state }: BatchRow): boolean {
   return state !== "open" && bad > tolerance.share * rows;
 }
 
+/** The id of the job that runs `done` at the end of a round. */
+export function doneId(batch: string, round: number): string {
+  return `${batch}:done:${round}`;
+}
+
 /** The kind of the job that follows the end of a batch of this kind. */
 export function doneKind(kind: string): string {
   return `${kind}:done`;
@@ -285,7 +290,7 @@ export function doneDraft({
   priority,
 }: Pick<BatchRow, "id" | "kind" | "round" | "priority">): JobDraft {
   return {
-    id: `${id}:done:${round}`,
+    id: doneId(id, round),
     kind: doneKind(kind),
     input: JSON.stringify({ batch: id, round }),
     priority,

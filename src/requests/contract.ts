@@ -101,7 +101,7 @@ export interface ConnectionSettings {
   readonly addresses: AddressRule;
   readonly connectMs: number;
   readonly http2: boolean;
-  /** Each request has a connection of its own, so that a connection that the server closed is no unknown outcome. */
+  /** Each request has a connection of its own, so that a connection that the server closed does not make an outcome unknown. */
   readonly fresh: boolean;
   readonly proxy: string | null;
   readonly ca: readonly string[];

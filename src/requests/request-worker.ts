@@ -154,7 +154,7 @@ export class RequestWorker {
     if (input instanceof OutliveError) return one.failed("refused", input, true);
     const sentBefore = unknownSending(attempt.job.steps);
     if (sentBefore !== null) {
-      // That attempt ended by itself, whatever it knew, and a person has retried the request since: that is the decision to send it.
+      // That attempt ended on its own, whatever it knew, and a person has retried the request since: that is the decision to send it.
       const isRetried = RETRIED.includes(attempt.job.lastOutcome);
       const decided = isRetried ? await one.maySend(sentBefore) : await one.afterUnknown(sentBefore);
       if (decided !== null) return decided;

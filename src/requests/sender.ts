@@ -226,7 +226,7 @@ export class Sending implements Dispatcher.DispatchHandler {
 }
 
 const EMPTY = Buffer.alloc(0);
-/** A body that nobody reads is still received up to here, so that the connection can be used again. */
+/** A body that is not read is still received up to here, so that the connection can be used again. */
 const IGNORED_MAX = 1 << 20;
 
 /** Names the code. Messages of undici and of the kernel hold no header and no path. */

@@ -35,6 +35,9 @@ export interface FiringDeps {
   readonly zoneData?: string;
 }
 
+/** The shortest time between two reads of what is due that wake-ups cause. */
+const RING_MS = 250;
+
 export class ScheduleFiring {
   readonly #deps: FiringDeps;
   readonly #schedules: Schedules;
@@ -43,6 +46,8 @@ export class ScheduleFiring {
   #unlisten: (() => void) | undefined;
   #pass: Promise<void> | undefined;
   #isRung = false;
+  #passedAtMono = Number.NEGATIVE_INFINITY;
+  #wakesAtMono = Number.POSITIVE_INFINITY;
   #stopped = false;
   #declaredAtMono = Number.NEGATIVE_INFINITY;
   #declaredAs = "";
@@ -212,19 +217,26 @@ export class ScheduleFiring {
 
   // ---- when
 
+  /** A schedule may have changed. Every enqueue rings, too, so what is due is read for that at most four times a second. */
   #ring(): void {
     this.#isRung = true;
-    if (this.#pass === undefined) this.#sleep(0);
+    if (this.#pass !== undefined) return;
+    const mono = this.#deps.clock.mono();
+    const inMs = Math.max(0, this.#passedAtMono + RING_MS - mono);
+    if (mono + inMs < this.#wakesAtMono) this.#sleep(inMs);
   }
 
   #sleep(ms: number): void {
     if (this.#stopped) return;
     this.#timer?.();
-    this.#timer = this.#deps.clock.after(Math.max(1, ms), () => {
+    const { clock } = this.#deps;
+    this.#wakesAtMono = clock.mono() + Math.max(1, ms);
+    this.#timer = clock.after(Math.max(1, ms), () => {
       this.#timer = undefined;
       this.#pass ??= this.#once().finally(() => {
         this.#pass = undefined;
-        if (this.#isRung) this.#sleep(0);
+        this.#passedAtMono = clock.mono();
+        if (this.#isRung) this.#ring();
       });
     });
   }

@@ -339,8 +339,8 @@ export function prettyWriter(options: WriterOptions = {}): Logger {
 }
 
 const FRAMES = 4;
-/** The folder of this package's code. */
-const OURS = import.meta.dirname.replace(/[^/\\]+$/, "");
+/** The folder of this package's code; null: it is in a bundle, whose frames are the program's. */
+const OURS = (import.meta.dirname as string | undefined)?.replace(/[^/\\]+$/, "") ?? null;
 
 /** The frames of a stack that are the user's own code, innermost first: neither Node's, nor ours, nor a package's. */
 export function userFrames(stack: string): string[] {
@@ -348,7 +348,8 @@ export function userFrames(stack: string): string[] {
     .split("\n")
     .map((line) => line.trim())
     .filter((line) => /^at .*(?:file:\/\/|\/|[A-Z]:\\)/.test(line))
-    .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/") && !line.includes(OURS))
+    .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/"))
+    .filter((line) => OURS === null || !line.includes(OURS))
     .slice(0, FRAMES);
 }
 

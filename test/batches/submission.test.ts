@@ -106,3 +106,26 @@ test("two submissions with one key at the same time both return the whole batch,
     [...upTo(5)],
   );
 });
+
+test("a batch is not retried before the job that follows its end has ended: its counts would be another round's", async () => {
+  const ends: unknown[] = [];
+  const broken = batch("broken", { block: 2 })
+    .handle(() => {
+      throw new TerminalError("never");
+    })
+    .done(({ rows }) => void ends.push(rows.failed));
+  await using engine = await open("sqlite::memory:", { jobs: [broken], logger: false });
+  await engine.pause("broken:done");
+  const { id } = await engine.submit(broken, [1, 2]);
+  await engine.runUntilIdle();
+  await assert.rejects(engine.retryBatch(id), (error: OutliveError) => {
+    assert.equal(error.code, "WRONG_STATE");
+    assert.match(error.message, /:done:1\) has not: it is queued.*outlive why/);
+    return true;
+  });
+  await engine.resume("broken:done");
+  await engine.runUntilIdle();
+  assert.deepEqual(await engine.retryBatch(id), { round: 2, rows: 2 });
+  await engine.runUntilIdle();
+  assert.deepEqual(ends, [2, 2]);
+});

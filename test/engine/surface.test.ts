@@ -7,12 +7,20 @@ import { Operator } from "../../src/engine/operator.ts";
 import { memory } from "./engines.ts";
 
 const CLIENT = [
+  "abandonCollection",
   "abortBatch",
+  "announce",
   "batch",
   "batchRows",
   "batches",
+  "cancelCollection",
   "close",
+  "collect",
+  "collection",
+  "collectionCounts",
+  "collections",
   "counts",
+  "dropParked",
   "enqueue",
   "enqueueMany",
   "get",
@@ -20,9 +28,12 @@ const CLIENT = [
   "ingest",
   "list",
   "openBatch",
+  "parked",
+  "put",
   "report",
   "result",
   "retryBatch",
+  "retryParked",
   "schedules",
   "signal",
   "submit",
@@ -36,6 +47,7 @@ const ENGINE = [
   "on",
   "operator",
   "pause",
+  "reportCollections",
   "resume",
   "retry",
   "runUntilIdle",
@@ -60,7 +72,17 @@ const OPERATOR = [
   "writer",
 ];
 /** Protected: subclasses use them, and TypeScript hides them from programs. */
-const PROTECTED = ["assertKnown", "batchKinds", "contracts", "declaredSchedules", "draft", "ingestAs", "store"];
+const PROTECTED = [
+  "assertKnown",
+  "batchKinds",
+  "collectionClient",
+  "collectionKinds",
+  "contracts",
+  "declaredSchedules",
+  "draft",
+  "ingestAs",
+  "store",
+];
 
 /** The names of a value and of its prototypes, up to `Object`. */
 function namesOf(value: object): string[] {

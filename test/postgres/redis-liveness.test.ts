@@ -27,7 +27,7 @@ function locksOf(place: PostgresPlace): Promise<Lock[]> {
 const untilLocks = (place: PostgresPlace, are: (locks: readonly Lock[]) => boolean, what: string): Promise<Lock[]> =>
   untilTrue(() => locksOf(place), are, what);
 
-test("a worker of another host behind a pooler is found by its missing subscription, and nobody is blamed", async (t) => {
+test("a worker of another host behind a pooler is found by its missing subscription, and no job is blamed", async (t) => {
   const place = await PostgresPlace.shared(t);
   const redis = await ownRedis(t);
   const url = await pgbouncer(t, place.url, "transaction");
@@ -50,7 +50,7 @@ test("a worker of another host behind a pooler is found by its missing subscript
   await engine.cancel(id);
 });
 
-test("Redis is killed while workers work on PostgreSQL: their evidence is withdrawn at once, all work ends, nobody is called dead, and it is there again afterwards", async (t) => {
+test("Redis is killed while workers work on PostgreSQL: their evidence is withdrawn at once, all work ends, no worker is called dead, and it is there again afterwards", async (t) => {
   const place = await PostgresPlace.shared(t);
   const redis = await ownRedis(t);
   const url = await pgbouncer(t, place.url, "transaction");
@@ -92,7 +92,7 @@ test("Redis is killed while workers work on PostgreSQL: their evidence is withdr
   await engine.cancel(long);
 });
 
-test("a Redis server that is not there when a worker starts keeps nobody from working", async (t) => {
+test("a Redis server that is not there when a worker starts keeps no worker from working", async (t) => {
   const place = await PostgresPlace.shared(t);
   const redis = await ownRedis(t);
   await redis.kill();

@@ -55,7 +55,7 @@ function keptFiles(server: RedisServer): () => Promise<void> {
   };
 }
 
-test("R21: what a server has lost is sent again by the process that was told it was done, and nothing is done twice", async (t) => {
+test("R21: what a server has lost is sent again by the process to which it was acknowledged, and nothing is done twice", async (t) => {
   const server = await ownRedis(t, { fsync: "always" });
   const { store, losses } = storeOn(t, server.url());
   await store.declare([kind("mail"), kind("sms")]);
@@ -183,7 +183,7 @@ test("redis.replicas: a write is acknowledged when that many replicas have it, a
   assert.deepEqual(repeated, [{ id: "alone", created: false }], "the write stood");
 });
 
-test("outlive check prints when the server flushes, and what a user may not ask for is said to be unknown", async (t) => {
+test("outlive check prints when the server flushes, and what a user may not ask for is shown as unknown", async (t) => {
   const app = "user app on >secret +@all -@dangerous -@admin ~o:* &o:*";
   const server = await ownRedis(t, {
     fsync: "everysec",

@@ -86,7 +86,7 @@ test("R1: a call that is in flight when the connection breaks is rejected, and n
     const rejected = assert.rejects(wire.call(["INCR", "count"], 5_000), name);
     await server.kill();
     await Promise.all([rejected, lost]);
-    // It keeps nothing, so whoever sent it again would be seen.
+    // It keeps nothing, so a second sending would be seen.
     await server.start();
     await assert.rejects(wire.call(["PING"], 1_000), `${name}: a lost wire stays lost`);
     const call = await calls(t, server);

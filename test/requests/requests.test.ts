@@ -175,7 +175,7 @@ test("what was never sent is sent, whatever the policy", async (t) => {
 
 test("a POST must say what is done if nobody knows", () => {
   assert.throws(
-    // @ts-expect-error ifUnknown must be said for POST
+    // @ts-expect-error ifUnknown is required for POST
     () => request("pay", { method: "POST", send: () => ({ url: "https://example.com" }) }),
     says("OPTION_INVALID", "ifUnknown of pay", "resend"),
   );

@@ -314,7 +314,11 @@ export function purgeBatches(data: Data, olderThanMs: number, limit: number): { 
   for (const block of data.orphanedBlocks(limit)) {
     const job = block.job === null ? null : data.job(block.job);
     data.deleteBlock(block);
-    if (job === null || !isTerminal(job.state)) continue;
+    if (job === null) continue;
+    if (!isTerminal(job.state)) {
+      applyByHand(data, job.id, BY_HAND.cancel, "system/batches");
+      continue;
+    }
     forgetWaits(data, job.row);
     data.deleteJob(job);
   }

@@ -47,7 +47,7 @@ async function retried(engine: Engine, id: string, stop: AbortSignal): Promise<b
   while (!stop.aborted) {
     const info = (await engine.batch(id))!;
     if (info.round > 1 || (info.endedAt !== null && info.rows.failed === 0)) return true;
-    // A round that begins before `done` of the one before it has run takes that call away (seed 2, 120 batches): not what this rig is about.
+    // Before that it is refused.
     const isDone = info.endedAt !== null && (await engine.get(`${id}:done:1`))?.state === "succeeded";
     if (isDone) await engine.retryBatch(id);
     else await pause(20);

@@ -1,5 +1,5 @@
 // A wire by ioredis or iovalkey, for programs that have one of them. Both speak RESP2, in which a connection that is subscribed takes no commands: a wire
-// is two connections of theirs, and is lost with either. What they do by themselves is switched off: sending commands again that were in flight,
+// is two connections of theirs, and is lost with either. What they do on their own is switched off: sending commands again that were in flight,
 // reconnecting, subscribing again, and keeping commands until there is a connection.
 import type { Redis } from "ioredis";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
@@ -74,14 +74,20 @@ export async function connectByIoredis({ url, options = {} }: WireAddress): Prom
   };
 }
 
-/** Either of them: what they are given, and what is called, is the same. */
-async function driver(): Promise<{ readonly Redis: typeof Redis }> {
-  for (const load of [() => import("ioredis"), () => import("iovalkey")])
-    try {
-      return (await load()) as unknown as { readonly Redis: typeof Redis };
-    } catch (thrown) {
-      if ((thrown as { code?: unknown }).code !== "ERR_MODULE_NOT_FOUND") throw thrown;
-    }
+type Driver = { readonly Redis: typeof Redis };
+
+/** Either of them: what they are given, and what is called, is the same. Each is imported inside a `try`, so that bundlers take it for optional. */
+async function driver(): Promise<Driver> {
+  try {
+    return await import("ioredis");
+  } catch (thrown) {
+    if ((thrown as { code?: unknown }).code !== "ERR_MODULE_NOT_FOUND") throw thrown;
+  }
+  try {
+    return (await import("iovalkey")) as unknown as Driver;
+  } catch (thrown) {
+    if ((thrown as { code?: unknown }).code !== "ERR_MODULE_NOT_FOUND") throw thrown;
+  }
   throw new OutliveError(
     ErrorCode.driverMissing,
     "`redis.client` is a client of ioredis or iovalkey, and neither package can be loaded.",

@@ -1,4 +1,4 @@
-// What this process was told is done, for as long as a server may still lose it: jobs that were enqueued, attempts that ended, signals that were sent. Each
+// What the server acknowledged to this process, for as long as a server may still lose it: jobs that were enqueued, attempts that ended, signals that were sent. Each
 // has the number of the operation that wrote it. A store that went back says how many operations it has, so what is missing is known exactly, and is
 // sent again: the same ids, the same fences, so what survived is not done twice.
 import type { ScriptName } from "./scripts.ts";

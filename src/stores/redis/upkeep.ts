@@ -147,7 +147,7 @@ export async function openingFindings(connection: Connection): Promise<StoreFind
     lost === "0"
       ? "No process that has come back knew of anything that is missing."
       : `It came back ${lost} operation(s) behind what processes knew of: ${jobs} job(s) were enqueued and ${ends} end(s) written again so far.`,
-    "What a process was told that died in the meantime is not known.",
+    "What was acknowledged to a process that died in the meantime is not known.",
   ];
   const facts = {
     run: Number(run),

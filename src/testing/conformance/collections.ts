@@ -109,7 +109,7 @@ export function specifyCollections(specify: Specify): void {
     assert.deepEqual([again.created, again.collection], [false, collection]);
   });
 
-  onCollections("a kind that nobody declared is refused, and nothing is written", async ({ collections }) => {
+  onCollections("an undeclared kind is refused, and nothing is written", async ({ collections }) => {
     await assert.rejects(collections.open(draftOf("c", ALL, { kind: "unheard", follow: [] })), {
       code: "KIND_UNKNOWN",
     });
@@ -179,7 +179,7 @@ export function specifyCollections(specify: Specify): void {
   });
 
   onCollections(
-    "a collection is complete when its set is, and it and its jobs come once, whoever looks",
+    "a collection is complete when its set is, and it and its jobs come once, however many processes look",
     async (on) => {
       const { fixture, collections } = on;
       const other = (await fixture.connect()).collections!;
