@@ -165,7 +165,7 @@ export function settlementsArgs(settlements: readonly Settlement[]): string[] {
   return args;
 }
 
-/** What one script settles and claims: 250 of each are about 6 ms of the server. A turn of more is several scripts, each whole or nothing. */
+/** What one script settles and claims, so that it holds the server for a few milliseconds only. A turn of more is several scripts, each whole or nothing. */
 const MAX_IN_SCRIPT = 250;
 
 export async function turn(
