@@ -110,7 +110,7 @@ test("a store that has no demo, a wrong number and an unknown option are refused
   const cases = [
     [
       ["--store", "mysql://u:secret@h/db"],
-      'outlive: There is no demo on the store "mysql://u:[redacted]@h/db". There is: sqlite, postgres.',
+      'outlive: There is no demo on the store "mysql://u:[redacted]@h/db". There is: sqlite, postgres, redis.',
     ],
     [["--workers", "1"], "error: option '--workers <n>' argument '1' is invalid. Use a whole number from 2 to 16."],
     [
