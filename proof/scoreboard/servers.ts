@@ -4,6 +4,7 @@ import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { aptInstall, mayAptInstall } from "../servers/apt-install.ts";
 import { freePort } from "../servers/free-port.ts";
 
 export class RedisServer {
@@ -75,8 +76,7 @@ export function redisVersion(): string {
 
 function installRedis(): void {
   if (there()) return;
-  if (process.getuid?.() === 0 && existsSync("/usr/bin/apt-get"))
-    execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "redis-server"], { stdio: "pipe" });
+  if (mayAptInstall()) aptInstall("redis-server");
   if (!there()) throw new Error("redis-server is missing: install it (Debian: apt-get install redis-server).");
 }
 

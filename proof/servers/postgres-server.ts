@@ -5,6 +5,7 @@ import { chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
+import { aptInstall, mayAptInstall } from "./apt-install.ts";
 import { freePort } from "./free-port.ts";
 
 export interface ServerOptions {
@@ -222,9 +223,9 @@ function unprivilegedOwner(): Owner {
 function binaries(mayInstall: boolean): string {
   const found = installedBinaries();
   if (found) return found;
-  if (mayInstall && process.getuid?.() === 0 && existsSync("/usr/bin/apt-get")) {
+  if (mayInstall && mayAptInstall()) {
     try {
-      execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "postgresql"], { stdio: "pipe" });
+      aptInstall("postgresql");
     } catch (thrown) {
       throw new Error(noBinaries(), { cause: thrown });
     }

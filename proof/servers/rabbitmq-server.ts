@@ -5,6 +5,7 @@ import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { chownSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { aptInstall, mayAptInstall } from "./apt-install.ts";
 import { freePort } from "./free-port.ts";
 
 const PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server";
@@ -222,12 +223,9 @@ function runs(pid: number): boolean {
 
 function assertInstalled(mayInstall: boolean): void {
   if (existsSync(PROGRAM)) return;
-  if (mayInstall && process.getuid?.() === 0 && existsSync("/usr/bin/apt-get")) {
+  if (mayInstall && mayAptInstall()) {
     try {
-      execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "rabbitmq-server"], {
-        stdio: "pipe",
-        env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" },
-      });
+      aptInstall("rabbitmq-server");
     } catch (thrown) {
       throw new Error(MISSING, { cause: thrown });
     }

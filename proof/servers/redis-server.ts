@@ -1,9 +1,10 @@
 // A Redis server of a test's, a bench's or a rig's own: found or installed, started on a free port in a temporary directory, and stopped by
 // the process that started it. Nothing here knows Outlive.
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { aptInstall, mayAptInstall } from "./apt-install.ts";
 import { freePort } from "./free-port.ts";
 
 export interface RedisOptions {
@@ -154,9 +155,9 @@ export class RedisServer {
 function programFor(mayInstall: boolean): string {
   const found = installed();
   if (found) return found;
-  if (mayInstall && process.getuid?.() === 0 && existsSync("/usr/bin/apt-get")) {
+  if (mayInstall && mayAptInstall()) {
     try {
-      execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "redis-server"], { stdio: "pipe" });
+      aptInstall("redis-server");
     } catch (thrown) {
       throw new Error(MISSING, { cause: thrown });
     }

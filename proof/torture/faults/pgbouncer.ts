@@ -1,11 +1,12 @@
 // Debian's pgbouncer in front of a server, on a free port of the loopback, as an unprivileged user. Installed if it is missing and we may.
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chownSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
+import { aptInstall } from "../../servers/apt-install.ts";
 import { freePort } from "../../servers/free-port.ts";
 import type { Fault } from "../processes/fault-schedule.ts";
 import { HELD_BACK_MS } from "./proxy.ts";
@@ -111,7 +112,7 @@ ignore_startup_parameters = extra_float_digits
 
 function install(): void {
   try {
-    execFileSync("apt-get", ["install", "-y", "--no-install-recommends", "pgbouncer"], { stdio: "pipe" });
+    aptInstall("pgbouncer");
   } catch (cause) {
     throw new Error("This needs pgbouncer and found none: install it (Debian: apt-get install pgbouncer).", { cause });
   }
