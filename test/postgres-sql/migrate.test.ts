@@ -282,7 +282,7 @@ test("on SQLite up creates the file, so that a job can be enqueued before the fi
   const early = await run("enqueue", "mail", "{}");
   assert.equal(early.code, 1);
   assert.match(early.stderr, /There is no file .*\n.*outlive migrate up/);
-  assert.match((await run("migrate", "up")).stdout, /jobs\.db: \d migrations? done \(1[, \d]*\)\.\n$/);
+  assert.match((await run("migrate", "up")).stdout, /jobs\.db: \d+ migrations? done \(1[, \d]*\)\.\n$/);
   assert.deepEqual((await json("migrate", "up")).value, { applied: [], store: "sqlite" });
   assert.equal((await run("status")).code, 0);
   assert.equal((await json("migrate", "up", "--to", "1")).code, 2);
