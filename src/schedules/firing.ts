@@ -1,7 +1,7 @@
 // Fires schedules in a worker's process. Every worker runs it and none leads: it reads what is due, decides (job/schedules.ts), and writes under
 // guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`. It also keeps the schedules
 // that this program declares.
-import { type StoredError, toStoredError } from "../job/errors.ts";
+import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { isTerminal } from "../job/job.ts";
 import { decideFiring, type FiringDecision, mayDeclare, type ScheduleRow, setRow } from "../job/schedules.ts";
@@ -249,6 +249,9 @@ export class ScheduleFiring {
       if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
       inMs = await this.fire();
     } catch (thrown) {
+      // The worker says so, and stops.
+      if (whyStoreReplaced(thrown) !== null) this.#stopped = true;
+      if (this.#stopped) return;
       inMs = AFTER_FAILURE_MS;
       events.emit("store.failed", { doing: "firing schedules", error: toStoredError(thrown), retryInMs: inMs });
     }

@@ -107,9 +107,11 @@ export function fakeStore(given: SomeVerbs): Store {
       expecting(`${part}.`, given[part as "inspect"] ?? {}),
     ]),
   );
-  // A store need not have batches, and this one has none unless they are given.
+  // A store need not have batches, collections or schedules, and this one has none unless they are given.
   const batches = given.batches && expecting("batches.", given.batches);
-  return expecting("", { name: "fake", ...given, ...parts, batches }) as Store;
+  const collections = given.collections && expecting("collections.", given.collections);
+  const schedules = given.schedules && expecting("schedules.", given.schedules);
+  return expecting("", { name: "fake", ...given, ...parts, batches, collections, schedules }) as Store;
 }
 
 /** What a test did not give throws when it is called. */
