@@ -354,8 +354,11 @@ function wordKey(id: string, epoch: number, fence: number, line: number): string
   return `${attemptKey(id, epoch, fence)} ${line}`;
 }
 
-/** The counters of a block that is queued again start again, because one of its rows was found guilty. */
+/**
+ * The counters of a block that is queued again start again, because one of its rows was found guilty: that takes several deaths. A single loss that falls to
+ * zero is one whose worker returned.
+ */
 export function convicts(was: JobRow, is: JobRow): boolean {
   const after = is.errors + is.timeouts + is.interruptions + is.crashes + is.blamed + is.losses;
-  return is.state === STATE.queued && !isTerminal(was.state) && was.crashes + was.losses > 0 && after === 0;
+  return is.state === STATE.queued && !isTerminal(was.state) && was.crashes + was.losses > 1 && after === 0;
 }
