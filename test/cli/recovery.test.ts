@@ -118,9 +118,9 @@ test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown
 
 worker     ${String(worker)} (pid P on H, V)
 how        its process is gone (pid P, start ticks N, NS)
-found      T (A ago), after running for A
+found      T (A ago)
 heartbeat  A before that
-recovered  in A, by recover
+recovered  in A by recover
 held       1 job
 
 JOB     KIND  LAST STEP  DECISION              RUNNING AGAIN

@@ -58,7 +58,7 @@ const withOwnIds = (one: Firing): Firing => ({
 export const SCHEDULE_MUTANTS: readonly ScheduleMutant[] = [
   {
     name: "firesWithoutGuard",
-    what: "whoever read that a schedule was due fires it, whatever another has done since",
+    what: "a worker that read that a schedule was due fires it, whatever another one has done since",
     ...firing(async (real, firings) =>
       real.fire(
         await Promise.all(

@@ -111,13 +111,10 @@ export function incidentText(report: RecoveryReport, pen: Pen, now: number): str
   const facts: readonly (readonly [string, string])[] = [
     ["worker", `${printable(worker.workerId)} (pid ${worker.pid} on ${printable(worker.host)}, ${worker.version})`],
     ["how", howText(worker)],
-    [
-      "found",
-      `${stamp(worker.detectedAt)} (${ago(now - worker.detectedAt)}), after running for ${humanMs(worker.uptimeMs)}`,
-    ],
+    ["found", `${stamp(worker.detectedAt)} (${ago(now - worker.detectedAt)})`],
     ["heartbeat", `${humanMs(Math.max(0, worker.detectedAt - worker.lastHeartbeatAt))} before that`],
     ...(worker.loopLagMs >= LAG_SHOWN_MS ? [["loop lag", humanMs(worker.loopLagMs)] as const] : []),
-    ["recovered", `${recoveredText(worker)} by ${printable(report.by)}`],
+    ["recovered", recoveredText(worker, printable(report.by))],
     ["held", count(report.recoveredJobs.length, "job")],
   ];
   const indent = Math.max(...facts.map(([name]) => name.length)) + 2;
@@ -146,10 +143,10 @@ function howText({ how, evidence, resolution }: ReportedWorker): string {
   return `${how === "gone" ? "" : `${HOW[how]}: `}${known}${resolution === null ? "" : RESOLVED[resolution]}`;
 }
 
-function recoveredText({ recoveredAt, detectedAt, runningAgainAt }: ReportedWorker): string {
-  if (recoveredAt === null) return "not finished, begun";
-  const again = runningAgainAt === null ? "" : `, its jobs running again after ${humanMs(runningAgainAt - detectedAt)}`;
-  return `in ${humanMs(recoveredAt - detectedAt)}${again},`;
+function recoveredText({ recoveredAt, detectedAt, runningAgainAt }: ReportedWorker, by: string): string {
+  if (recoveredAt === null) return `begun by ${by}, and not finished`;
+  const again = runningAgainAt === null ? "" : `; its jobs ran again after ${humanMs(runningAgainAt - detectedAt)}`;
+  return `in ${humanMs(recoveredAt - detectedAt)} by ${by}${again}`;
 }
 
 function jobLines(jobs: readonly ReportedJob[], { detectedAt }: ReportedWorker, pen: Pen): string[] {

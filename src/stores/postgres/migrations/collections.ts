@@ -81,7 +81,7 @@ function tables(schema: string): string {
   CREATE INDEX parked_collection ON ${schema}.parked (collection) WHERE collection IS NOT NULL;`;
 }
 
-/** Whoever may write steps may write these. */
+/** Roles that may write steps may write these. */
 function grants(schema: string): string {
   return `
   DO $$ DECLARE allowed record; BEGIN
