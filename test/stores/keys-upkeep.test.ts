@@ -85,6 +85,7 @@ test("rows of idle keys are purged in pieces, and never those with settings of t
 
 const CONTRADICTIONS: Readonly<Record<string, string>> = {
   "held-without-door": "UPDATE outlive_extras SET door = NULL WHERE door IS NOT NULL",
+  "held-without-door, because its entry is lost": "DELETE FROM outlive_doors",
   "door-without-held": "UPDATE outlive_jobs SET lane = 1 WHERE lane = 3",
   "slot-disagrees": "UPDATE outlive_extras SET place = 0 WHERE place = 2",
   "key-stuck":
@@ -104,7 +105,7 @@ for (const [what, sql] of Object.entries(CONTRADICTIONS))
     change(path, sql);
     const found = await store.upkeep.inconsistencies!();
     assert.ok(
-      found.some((one) => one.what === what && one.count > 0),
+      found.some((one) => one.what === what.split(",")[0] && one.count > 0),
       JSON.stringify(found),
     );
   });

@@ -42,11 +42,20 @@ export function restoreRules(
     db.exec(`DELETE FROM ${table} WHERE job NOT IN (SELECT seq FROM outlive_jobs)`);
   partial.write();
   db.exec("UPDATE outlive_kinds SET jobs = (SELECT count(*) FROM outlive_jobs j WHERE j.kind = outlive_kinds.id)");
+  restoreDoors(db, now);
   restoreBatches(db);
   restoreSchedules(db);
   restoreCollections(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
+}
+
+/** What waits at doors is as the extras say, and every door is checked: the wake for one may be lost. */
+function restoreDoors(db: DatabaseSync, now: number): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_doors'").get() === undefined) return;
+  db.exec(`DELETE FROM outlive_doors;
+    INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras WHERE door IS NOT NULL;
+    INSERT INTO outlive_key_wakes (key, at) SELECT DISTINCT door, ${now} FROM outlive_doors WHERE door > 0`);
 }
 
 /**
