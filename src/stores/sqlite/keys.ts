@@ -149,10 +149,7 @@ export function relocate(db: Database, jobs: readonly number[], now: number): vo
     const rank = begun ? FIRST : row.strict === 1 ? 0 : row.priority;
     const at = limits.doorOf(namesIn(row.keys), keysIn(row), row.fair, row.gate);
     leaveDoor(db, row);
-    if (isReady) {
-      db.sql("UPDATE outlive_jobs SET lane = ? WHERE seq = ?").run(LANE.held, row.job);
-      db.sql(ENTER).run(at.door, at.ring, rank, row.job);
-    }
+    if (isReady) db.sql("UPDATE outlive_jobs SET lane = ? WHERE seq = ?").run(LANE.held, row.job);
     db.sql("UPDATE outlive_extras SET place = ?, door = ?, ring = ?, rank = ? WHERE job = ?").run(
       place,
       isReady ? at.door : null,
@@ -160,6 +157,7 @@ export function relocate(db: Database, jobs: readonly number[], now: number): vo
       rank,
       row.job,
     );
+    if (isReady) db.sql(ENTER).run(at.door, at.ring, rank, row.job);
     if (row.place >= PLACE.taken) woken.push(...keysIn(row));
     else if (isReady && !isGate(at.door)) woken.push(at.door);
   }
