@@ -12,7 +12,8 @@ test("every public name and every member of it has a sentence", () => {
 });
 
 test(`${API_PAGE} is what the types say; \`npm run api\` writes it again`, () => {
-  assert.equal(readFileSync(new URL(`../${API_PAGE}`, import.meta.url), "utf8"), apiPage(names));
+  const committed = readFileSync(new URL(`../${API_PAGE}`, import.meta.url), "utf8");
+  assert.ok(committed === apiPage(names), "the page is old: run `npm run api`");
 });
 
 test("an instant in milliseconds says so where editors show it", () => {
@@ -26,4 +27,26 @@ test("an instant in milliseconds says so where editors show it", () => {
     instants.filter(({ sentence }) => !/milliseconds since 1970/.test(sentence)).map(({ member }) => member),
     [],
   );
+});
+
+test("docs/errors.md has every error code once, with its cause and what to do", () => {
+  const page = readFileSync(new URL("../docs/errors.md", import.meta.url), "utf8");
+  const rows = [...page.matchAll(/^\| `([A-Z_]+)` *\| (.*?) *\| (.*?) *\|$/gm)].map(([, code, cause, remedy]) => ({
+    code: code!,
+    cause: cause!,
+    remedy: remedy!,
+  }));
+  const codes = names.find(({ name }) => name === "ErrorCode")!.members;
+  assert.deepEqual(
+    rows.map(({ code }) => code).toSorted(),
+    codes.map(({ type }) => JSON.parse(type) as string).toSorted(),
+  );
+  for (const { code, cause, remedy } of rows) {
+    assert.equal(
+      cause,
+      codes.find(({ type }) => JSON.parse(type) === code)!.sentence,
+      `the cause of ${code} is its comment`,
+    );
+    assert.match(remedy, /^[A-Z].{20,}\.$/, `${code} says what to do`);
+  }
 });

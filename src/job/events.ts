@@ -117,7 +117,7 @@ export interface Events {
   "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
   /** A worker began to take jobs. */
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
-  /** A worker stopped by itself. `released` is how many jobs it put back. */
+  /** A worker was stopped. `released` is how many jobs it released. */
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };

@@ -18,7 +18,7 @@ export interface ScheduleInfo {
   readonly kind: string;
   /** When it fires: a cron expression with its zone, or an interval. */
   readonly timing: Timing;
-  /** What becomes of occurrences that nobody could fire in time. */
+  /** What becomes of occurrences that no worker could fire in time. */
   readonly missed: ScheduleRow["missed"];
   /** How late a missed occurrence may still be fired, in milliseconds. */
   readonly withinMs: number;

@@ -20,8 +20,8 @@ export interface OutgoingMessage {
   readonly headers: Readonly<Record<string, string | number>>;
 }
 
-/** Where a producer sends header and parts of a collection. */
-export interface Wire {
+/** Where a producer sends header and parts of a collection. A type, because it goes out as JSON, which no interface fits. */
+export type Wire = {
   /** The exchange to which producers publish. */
   readonly exchange: string;
   /** The routing key of headers. */
@@ -30,7 +30,7 @@ export interface Wire {
   readonly part: string;
   /** The queues behind them. */
   readonly queues: { readonly header: string; readonly part: string };
-}
+};
 
 /** A message as a broker delivers it. */
 export interface Delivery {

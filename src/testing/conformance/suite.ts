@@ -94,7 +94,7 @@ export interface ConformanceStores {
   readonly restore?: Restore;
 }
 
-/** Puts a store back to an earlier state, as a restored backup does. */
+/** Restores an earlier state of a store, as from a backup. */
 export interface Restore {
   /** The row of worker `id` becomes that of worker `to`, with the same short number: another worker has it after a restore. */
   renameWorker(id: string, to: string): Promise<void>;
