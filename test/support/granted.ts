@@ -68,6 +68,7 @@ const PAGES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     Options: 'type Options = Partial<import("outlive/requests").RequestOptions<{ endpoint: string }>>;',
   },
   "docs/schedules.md": { report: 'const report = (await import("outlive")).job<{ day: string }>("report");' },
+  "docs/testing-your-jobs.md": { assert: 'import assert from "node:assert/strict";' },
   "docs/waiting.md": {
     order: 'declare const order: import("outlive").JobContract<{ item: string }>;',
     Decision: "const Decision = z.object({ approve: z.boolean(), by: z.string() });",
@@ -100,6 +101,6 @@ function uses(text: string, name: string): boolean {
 
 function declares(block: string, name: string): boolean {
   return new RegExp(
-    `(?:(?:\\b(?:const|let|using|function|class|interface|type)|\\* as) (?:\\{[^}=]*?)?|import (?:type )?\\{[^}]*?)\\b${name}\\b`,
+    `(?:(?:\\b(?:const|let|using|function|class|interface|type)|\\* as) (?:\\{[^}=]*?)?|import (?:type )?(?:\\{[^}]*?)?)\\b${name}\\b`,
   ).test(block);
 }
