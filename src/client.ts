@@ -11,6 +11,8 @@ export {
 export { batch } from "./engine/batch.ts";
 export { collection } from "./engine/collection.ts";
 export type { OutliveConfig } from "./engine/config.ts";
+export type { Middleware } from "./engine/middleware.ts";
+export type { JobToEnqueue } from "./job/around.ts";
 export { job } from "./engine/options.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, OutliveError } from "./job/errors.ts";

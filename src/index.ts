@@ -26,6 +26,7 @@ export {
   type LimitOptions,
   type RetryOptions,
 } from "./engine/options.ts";
+export type { AttemptEnd, AttemptToRun, Middleware } from "./engine/middleware.ts";
 export { attach, open } from "./engine/open.ts";
 export type { Operator } from "./engine/operator.ts";
 export type { EngineOptions, WorkOptions } from "./engine/options.ts";
@@ -36,6 +37,7 @@ export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
 export { schedule, type PlannedFor, type ScheduleDeclaration, type ScheduleOptions } from "./schedules/declaration.ts";
 export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
 export type { Duration } from "./job/time.ts";
+export type { JobToEnqueue } from "./job/around.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";
 export type { EngineEvent, EventName, Events } from "./job/events.ts";

@@ -40,6 +40,7 @@ const peerFiles: Readonly<Record<string, string>> = {
   "csv-parse": "src/files/csv.ts",
   undici: "src/requests/connections.ts",
   amqplib: "src/brokers/rabbitmq/connection.ts",
+  "@opentelemetry/api": "src/telemetry/otel.ts",
 };
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";

@@ -35,6 +35,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/requests": ["request", "secret", "standardWebhooks", "stepFetch"],
   "outlive/rabbitmq": ["rabbitmq"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
+  "outlive/otel": ["openTelemetry"],
   "outlive/log": ["jsonWriter", "prettyWriter"],
   "outlive/testing": [
     "KNOWN_BUGS",

@@ -21,6 +21,7 @@ import {
 import type { AnyCollection, CollectionContract } from "../collections/contract.ts";
 import { type BatchState, doneId, type IngestedFile } from "../job/batches.ts";
 import type { CollectionState, ParkedRow, PutAnswer } from "../job/collections.ts";
+import { type EnqueueAround, type JobToEnqueue, ManyAround } from "../job/around.ts";
 import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -42,11 +43,15 @@ import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
+import { aroundEnqueue, type Middleware } from "./middleware.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */
-export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite" | "postgres" | "redis" | "blobs">;
+export type ClientOptions = Pick<
+  EngineOptions,
+  "jobs" | "durability" | "sqlite" | "postgres" | "redis" | "blobs" | "middleware"
+>;
 
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };
@@ -90,6 +95,8 @@ export class Client {
   protected readonly collectionKinds: ReadonlyMap<string, AnyCollection>;
   readonly #blobs: BlobStore | null;
   #collectionClient: CollectionClient | undefined;
+  /** Null: nothing is around the enqueues of this program. */
+  protected readonly around: EnqueueAround | null;
   #closed = false;
 
   /** Use `connect` or `open`. */
@@ -104,6 +111,7 @@ export class Client {
       events = UNHEARD,
       schedules = NO_SCHEDULES,
       newId = idSource(systemClock, systemRandom),
+      middleware,
     }: {
       batches?: ReadonlyMap<string, AnyBatch>;
       schedules?: ReadonlyMap<string, ScheduleDeclaration>;
@@ -111,8 +119,10 @@ export class Client {
       blobs?: BlobStore | null;
       events?: Emitter;
       newId?: () => string;
+      middleware?: readonly Middleware[];
     } = {},
   ) {
+    this.around = middleware === undefined ? null : aroundEnqueue(middleware);
     this.#newId = newId;
     this.store = store;
     this.contracts = contracts;
@@ -130,8 +140,17 @@ export class Client {
     input: In,
     options: EnqueueOptions = {},
   ): Promise<Enqueued<Result>> {
+    if (this.around)
+      return this.around({ job: job as never, input, options }, (passed) => this.#enqueueOne(passed)) as Promise<
+        Enqueued<Result>
+      >;
     const [enqueued] = await this.store.enqueue([await this.draft(job as never, input, options)]);
     return enqueued! as Enqueued<Result>;
+  }
+
+  async #enqueueOne({ job, input, options }: JobToEnqueue): Promise<Enqueued> {
+    const [enqueued] = await this.store.enqueue([await this.draft(job, input, options)]);
+    return enqueued!;
   }
 
   /** Adds many jobs, also from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier batches are in: ids of your own make a repetition harmless. */
@@ -144,8 +163,10 @@ export class Client {
     let created = 0;
     let drafts: JobDraft[] = [];
     let length = 0;
+    const through = this.around && new ManyAround(this.around);
     const flush = async (): Promise<void> => {
-      const batch = await this.store.enqueue(drafts);
+      const write = async (): Promise<readonly Enqueued[]> => (drafts.length > 0 ? this.store.enqueue(drafts) : []);
+      const batch = through ? await through.flushed(write) : await write();
       count += batch.length;
       for (const enqueued of batch) if (enqueued.created) created++;
       drafts = [];
@@ -159,7 +180,17 @@ export class Client {
       length += draft.input.length;
       return drafts.length === BATCH || length > BATCH_CHARACTERS;
     };
-    if (Symbol.asyncIterator in inputs) {
+    if (through) {
+      let isFull = false;
+      for await (const input of inputs) {
+        const own = options.each?.(input, count + drafts.length) ?? {};
+        await through.add({ job: job as never, input, options: own }, async (passed) => {
+          isFull = push(await this.draft(passed.job, passed.input, passed.options));
+        });
+        if (isFull) await flush();
+        isFull = false;
+      }
+    } else if (Symbol.asyncIterator in inputs) {
       for await (const input of inputs) {
         if (push(await add(input))) await flush();
       }
@@ -169,7 +200,7 @@ export class Client {
         if (push(draft instanceof Promise ? await draft : draft)) await flush();
       }
     }
-    if (drafts.length > 0) await flush();
+    if (drafts.length > 0 || through) await flush();
     return { count, created };
   }
 
@@ -638,6 +669,7 @@ export async function connect(where: string | OutliveConfig, given: ClientOption
       schedules: schedulesOf(jobs),
       collections: collectionsOf(jobs),
       blobs,
+      ...(options.middleware && { middleware: options.middleware }),
     });
   } catch (thrown) {
     await release();

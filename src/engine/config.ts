@@ -12,7 +12,10 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres" | "redis"> & {
+type FileOptions = Omit<
+  EngineOptions,
+  "jobs" | "logger" | "onEvent" | "middleware" | "readOnly" | "broker" | "postgres" | "redis"
+> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
   readonly redis?: Omit<NonNullable<EngineOptions["redis"]>, "client">;

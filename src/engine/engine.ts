@@ -16,7 +16,7 @@ import type { SecretSource } from "../requests/secrets.ts";
 import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
-import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
 import { isTerminal, type JobState, type KindSettings } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
@@ -30,6 +30,7 @@ import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
 import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
+import { aroundKinds, type Middleware } from "./middleware.ts";
 import { Operator } from "./operator.ts";
 import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
@@ -70,6 +71,8 @@ export interface Wiring {
   readonly collections?: ReadonlyMap<string, AnyCollection>;
   /** Omitted or null: none. */
   readonly broker?: Broker | null;
+  /** Around enqueues and attempts, the first outermost. Omitted: none. */
+  readonly middleware?: readonly Middleware[];
   /** Where output files and parts go. Omitted or null: nowhere. */
   readonly blobs?: BlobStore | null;
   readonly clock: Clock;
@@ -103,6 +106,7 @@ export class Engine extends Client {
       blobs: wiring.blobs ?? null,
       events: wiring.bus,
       newId: idSource(wiring.clock, wiring.random),
+      ...(wiring.middleware && { middleware: wiring.middleware }),
     });
     this.#wiring = wiring;
     this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
@@ -144,7 +148,7 @@ export class Engine extends Client {
   }
 
   async #start(options: WorkOptions): Promise<WorkerHandle> {
-    const { backend, settings, clock, random, bus, identity } = this.#wiring;
+    const { backend, settings, clock, random, bus, identity, middleware } = this.#wiring;
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
@@ -161,7 +165,8 @@ export class Engine extends Client {
         clock,
         random,
         events: bus,
-        kinds,
+        kinds: middleware === undefined ? kinds : this.#wrapped(middleware, kinds),
+        ...(this.around && { around: this.around }),
         assertKnown: (contract) => this.assertKnown(contract),
         draft: async (contract, input, given: EnqueueOptions, idSeed) => {
           const draft = await this.draft(contract, input, given, () => "");
@@ -193,6 +198,15 @@ export class Engine extends Client {
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     await this.#fireSchedules(host);
     return host;
+  }
+
+  #wrapped(
+    middleware: readonly Middleware[],
+    kinds: ReadonlyMap<string, RunnableKind>,
+  ): ReadonlyMap<string, RunnableKind> {
+    const failed = (thrown: unknown): void =>
+      this.#wiring.bus.emit("listener.failed", { event: "attempt.ended", error: toStoredError(thrown) });
+    return aroundKinds(middleware, kinds, (id) => this.store.inspect.get(id), failed);
   }
 
   /** What this process runs for each kind of batch, request and collection, by its name. */

@@ -83,6 +83,7 @@ async function make(
     schedules: schedulesOf(jobs),
     collections: collectionsOf(jobs),
     broker: options.broker ?? null,
+    ...(options.middleware && { middleware: options.middleware }),
     blobs,
     ...deps,
     clock,
@@ -90,6 +91,9 @@ async function make(
     identity,
     processState: checkProcess,
   });
+  // Before the recovery that `open` runs, which is heard as well.
+  for (const one of options.middleware ?? [])
+    if (one.event) bus.onAny((event) => one.event!(event, (id) => backend.store.inspect.get(id)));
   const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
   const abandon = async (): Promise<void> => {
     await backend.opened?.(false);

@@ -31,6 +31,7 @@ import type { Wire } from "../requests/wire.ts";
 import type { SecretSource } from "../requests/secrets.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
+import type { Middleware } from "./middleware.ts";
 import { check, refuse } from "./option-checks.ts";
 import {
   DEFAULT_STORE,
@@ -110,6 +111,8 @@ export interface EngineOptions {
   readonly network?: Wire;
   /** The message broker from which collections get their parts, and to which they publish. Default: none. */
   readonly broker?: Broker;
+  /** Code around every enqueue and every attempt of this program; the first is the outermost. Default: none. */
+  readonly middleware?: readonly Middleware[];
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }

@@ -386,6 +386,21 @@ export const PROGRAM_OPTIONS = {
     otherwise: "the network",
     sentence: "In place of the network, for tests: what `answers` of `outlive/testing` returned.",
   },
+  middleware: {
+    type: "code",
+    default: null,
+    takes: "an array of objects with `enqueue`, `attempt`, `ended` or `event`",
+    accepts: (value) =>
+      Array.isArray(value) &&
+      value.every(
+        (one) =>
+          isRecord(one) &&
+          MIDDLEWARE_PARTS.every((part) => one[part] === undefined || typeof one[part] === "function") &&
+          MIDDLEWARE_PARTS.some((part) => one[part] !== undefined),
+      ),
+    otherwise: "none",
+    sentence: "Code around every enqueue and every attempt of this program; the first is the outermost.",
+  },
   onEvent: {
     type: "code",
     default: null,
@@ -968,6 +983,8 @@ export const KIND_DEFAULTS: Omit<KindSettings, "name"> = {
   },
   onCrash: SETTINGS["recovery.onCrash"].default,
 };
+
+const MIDDLEWARE_PARTS = ["enqueue", "attempt", "ended", "event"] as const;
 
 function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null;

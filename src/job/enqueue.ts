@@ -26,6 +26,8 @@ export interface EnqueueOptions {
   readonly debounce?: { readonly key: string; readonly wait: Duration; readonly max?: Duration };
   /** Runs at once; further ones with this key become one, with the last input, that starts `every` after the start before it. */
   readonly throttle?: { readonly key: string; readonly every: Duration };
+  /** The trace context of the caller, as W3C `traceparent`: kept with the job and shown by `engine.get`. `outlive/otel` sets and reads it. Default: none. 1 to 255 characters. */
+  readonly trace?: string;
 }
 
 export type Enqueue = <In, Result = Json>(
@@ -121,13 +123,15 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>([
   "dedupe",
   "debounce",
   "throttle",
+  "trace",
 ]);
 
 function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): DraftOptions {
   for (const name in options) {
     if (!OPTIONS.has(name)) throw notAnOption(kind, name);
   }
-  const { id, priority = 0, runAt, delay } = options;
+  const { id, priority = 0, runAt, delay, trace } = options;
+  if (trace !== undefined) assertKey(trace, `The trace of a ${kind} job`);
   if (id !== undefined) assertKey(id, `The id of a ${kind} job`);
   if (!Number.isInteger(priority) || Math.abs(priority) > MAX_PRIORITY) {
     throw optionInvalid(
@@ -142,7 +146,7 @@ function fromOptions(kind: string, options: EnqueueOptions, newId: () => string)
   if (runAt !== undefined && !(runAt instanceof Date && Number.isFinite(runAt.getTime()))) {
     throw optionInvalid(kind, "runAt", String(runAt), "Pass a valid Date.");
   }
-  return {
+  const draft = {
     id: id ?? newId(),
     kind,
     priority,
@@ -150,6 +154,7 @@ function fromOptions(kind: string, options: EnqueueOptions, newId: () => string)
     delayMs: delay === undefined ? 0 : durationMs(delay, `delay of a ${kind} job`),
     ...dedupeOf(kind, options),
   };
+  return trace === undefined ? draft : { ...draft, trace };
 }
 
 /** The one key by which an enqueue is known again, and what is done then. */

@@ -106,6 +106,8 @@ export interface JobDraft {
   readonly keys?: readonly JobKey[];
   /** The id of that one of its keys by which its kind is fair. Omitted: it is not. */
   readonly fair?: number;
+  /** The trace context of what enqueued it. Omitted: none. */
+  readonly trace?: string;
 }
 
 declare const RESULT: unique symbol;
@@ -230,6 +232,8 @@ export interface LogLine {
 
 /** The whole story of one job. */
 export interface JobDetails extends JobInfo {
+  /** The trace context that came with its enqueue (`trace`). Omitted: none did. */
+  readonly trace?: string;
   /** The job's input. */
   readonly input: unknown;
   /** What its handler returned; null if it has not succeeded. */

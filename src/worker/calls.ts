@@ -1,5 +1,6 @@
 // What the calls of `run` do, apart from the heartbeat and the commit: each is a write under the lease of its attempt, or a wait (waiting.ts). Also what a
 // handler gets whose write was refused, or came too late. Nothing here ends an attempt.
+import { type JobToEnqueue, ManyAround } from "../job/around.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, OutliveError, toStoredError } from "../job/errors.ts";
@@ -150,7 +151,13 @@ export class Calls {
   }
 
   async enqueue(...[kind, input, options]: Parameters<RunEnqueue>): Promise<Enqueued> {
-    const draft = await this.#attempt.context.draft(kind, input, (options ?? {}) as never, this.#childSeed);
+    const { around } = this.#attempt.context;
+    const child = { job: kind, input, options: options ?? {} };
+    return around ? around(child, (passed) => this.#enqueueOne(passed)) : this.#enqueueOne(child);
+  }
+
+  async #enqueueOne({ job, input, options }: JobToEnqueue): Promise<Enqueued> {
+    const draft = await this.#attempt.context.draft(job as never, input as never, options as never, this.#childSeed);
     const answer = await this.#attempt.write({ type: "enqueue", drafts: [draft] });
     return answer!.enqueued![0]!;
   }
@@ -158,18 +165,27 @@ export class Calls {
   async enqueueMany(...[kind, inputs, options]: Parameters<RunEnqueueMany>): Promise<string[]> {
     const ids: string[] = [];
     let drafts: JobDraft[] = [];
+    const { around } = this.#attempt.context;
+    const many = around && new ManyAround(around);
+    const write = async (): Promise<readonly Enqueued[]> => {
+      if (drafts.length === 0) return [];
+      return (await this.#attempt.write({ type: "enqueue", drafts }))!.enqueued!;
+    };
     const flush = async (): Promise<void> => {
-      const answer = await this.#attempt.write({ type: "enqueue", drafts });
-      for (const { id } of answer!.enqueued!) ids.push(id);
+      for (const { id } of many ? await many.flushed(write) : await write()) ids.push(id);
       drafts = [];
+    };
+    const push = async ({ job, input, options: own }: JobToEnqueue): Promise<void> => {
+      drafts.push(await this.#attempt.context.draft(job as never, input as never, own as never, this.#childSeed));
     };
     let index = 0;
     for (const input of inputs as Iterable<never>) {
       const own = (options as { each?: (input: never, index: number) => object } | undefined)?.each?.(input, index++);
-      drafts.push(await this.#attempt.context.draft(kind, input, (own ?? {}) as never, this.#childSeed));
+      const child = { job: kind, input, options: own ?? {} };
+      await (many ? many.add(child, push) : push(child));
       if (drafts.length === CHILDREN_PER_WRITE) await flush();
     }
-    if (drafts.length > 0) await flush();
+    if (drafts.length > 0 || many) await flush();
     return ids;
   }
 

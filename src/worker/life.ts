@@ -1,6 +1,7 @@
 // One life of a worker in this process, from lock to unlock. Start: lock, register, claim. Stop: settle or release,
 // mark the row stopped, unlock last; heartbeats continue until the very end. If the store reports that the row is no
 // longer live, this life has ended and the next one begins under a new id.
+import type { EnqueueAround } from "../job/around.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
@@ -342,6 +343,8 @@ export interface WorkerContext {
   readonly events: Emitter;
   readonly kinds: ReadonlyMap<string, RunnableKind>;
   readonly draft: DraftMaker;
+  /** What the program has around each enqueue of a run. Omitted: nothing. */
+  readonly around?: EnqueueAround;
   /** Throws if the contract is not one of the program's own; omitted: all are accepted. */
   readonly assertKnown?: (contract: { readonly name: string }) => void;
   readonly trust: Trust;

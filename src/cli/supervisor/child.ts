@@ -242,7 +242,7 @@ export interface WorkOrder {
   /** Which of the supervisor's places it fills: 1, 2, ... */
   readonly place: number;
   readonly store: string;
-  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "blobs"> & { readonly blobs?: string };
+  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "middleware" | "blobs"> & { readonly blobs?: string };
   /** The configuration file that makes the blob store, if it is not a folder: what code made can't be sent. */
   readonly blobsFrom: string | null;
   readonly globs: JobGlobs;

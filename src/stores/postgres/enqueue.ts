@@ -29,6 +29,11 @@ const ADD_FAIR_AND_RING = `${FAIR}, pg_notify($17, '') ${IF_KNOWN}`;
 const ADD_HELD = `${HELD} ${IF_KNOWN}`;
 const ADD_HELD_AND_RING = `${HELD}, pg_notify($16, '') ${IF_KNOWN}`;
 
+/** Ahead of any of these statements, with its values last: the trace contexts of the drafts that have one, in the same transaction. */
+const tracedText = (statement: string, first: number): string =>
+  `WITH traced AS (INSERT INTO outlive.traces (job, trace) SELECT u.job, u.trace FROM unnest($${first}::text[], $${first + 1}::text[]) AS u (job, trace)
+    ON CONFLICT DO NOTHING) ${statement}`;
+
 export interface EnqueuedWith {
   /** The row of the job that enqueues them. */
   readonly parent?: number;
@@ -79,7 +84,7 @@ async function insert(
   const isFair = drafts.some(({ fair }) => fair !== undefined);
   for (;;) {
     await kinds.demand(session, names);
-    const [row] = await session.rows<{ added: readonly string[] | null }>(statementFor(more, isHeld, isFair), [
+    const values = [
       list(drafts.map(({ kind }) => kinds.idOf(kind)!)),
       list(drafts.map(({ priority }) => priority)),
       list(drafts.map(({ runAt, dedupe }) => (dedupe?.debounce ? null : runAt))),
@@ -92,7 +97,14 @@ async function insert(
       ...(isHeld ? [parent ?? null, ...heldValues(drafts)] : parent === undefined ? [] : [parent]),
       ...(isFair ? [list(drafts.map(({ fair }) => fair ?? null))] : []),
       ...(wakeup === undefined ? [] : [wakeup]),
-    ]);
+    ];
+    let text = statementFor(more, isHeld, isFair);
+    const traced = drafts.filter(({ trace }) => trace !== undefined);
+    if (traced.length > 0) {
+      text = tracedText(text, values.length + 1);
+      values.push(texts(traced.map(({ id }) => id)), texts(traced.map(({ trace }) => trace!)));
+    }
+    const [row] = await session.rows<{ added: readonly string[] | null }>(text, values);
     if (row) return row.added;
     kinds.forget(names);
   }

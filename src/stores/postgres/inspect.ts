@@ -64,6 +64,7 @@ interface StepColumns {
 }
 
 interface DetailColumns extends JobColumns {
+  readonly trace: string | null;
   readonly input: string;
   readonly result: string | null;
   readonly progress: string | null;
@@ -91,7 +92,7 @@ const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
 
 /** One statement, so that all of it is of the same moment. */
-const GET = `SELECT ${COLUMNS}, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
+const GET = `SELECT ${COLUMNS}, (SELECT t.trace FROM outlive.traces t WHERE t.job = j.id) AS trace, j.input, j.result, j.progress, ${isIntactSql("j.input", "j.id", "j.input_sum")} AS input_intact,
     ${isIntactSql("j.result", "j.id", "j.result_sum")} AS result_intact,
     ${own(`name, result, at, fence AS attempt, ${isIntactSql("result", stepOwnerSql("j.id", "name"), "result_sum")} AS intact`, "steps")} AS steps,
     ${own("at, event, from_state, to_state, actor, epoch, fence AS attempt, reason, incident", "history")} AS history, ${own("at, fence AS attempt, message", "logs")} AS log
@@ -102,6 +103,7 @@ async function getJob(session: Session, id: string): Promise<JobDetails | null> 
   if (!row) return null;
   return {
     ...jobInfo(row),
+    ...(row.trace !== null && { trace: row.trace }),
     input: storedValue(row.input),
     result: storedValue(row.result),
     progress: storedValue(row.progress),

@@ -40,6 +40,7 @@ const DELETE_JOBS = `WITH gone AS (
   history AS (DELETE FROM outlive.history h USING gone WHERE h.job = gone.seq),
   logs AS (DELETE FROM outlive.logs l USING gone WHERE l.job = gone.seq),
   extras AS (DELETE FROM outlive.extras e USING gone WHERE e.job = gone.seq),
+  traces AS (DELETE FROM outlive.traces t USING gone WHERE t.job = gone.id),
   waits AS (DELETE FROM outlive.waits w USING gone WHERE w.job = gone.seq),
   signals AS (DELETE FROM outlive.signals s USING gone WHERE s.job = gone.seq),
   awaited AS (DELETE FROM outlive.awaits a USING gone WHERE a.job = gone.seq),
@@ -53,6 +54,10 @@ const DELETE_INCIDENTS = `WITH gone AS (DELETE FROM outlive.incidents WHERE id =
 
 const DELETE_WORKERS = `DELETE FROM outlive.fleet w WHERE state IN ('gone', 'stopped') AND heartbeat_at < (SELECT outlive.now_ms()) - $1
   AND NOT EXISTS (SELECT 1 FROM outlive.jobs WHERE worker = w.seq AND state = 1)`;
+
+// Of enqueues that added no job, because another one had the dedupe key.
+const DELETE_TRACES = `DELETE FROM outlive.traces t WHERE t.job IN (SELECT o.job FROM outlive.traces o WHERE o.at < (SELECT outlive.now_ms()) - $1
+    AND NOT EXISTS (SELECT 1 FROM outlive.job_ids i WHERE i.id = o.job) ORDER BY o.at LIMIT $2)`;
 
 // A piece of all keys at a time: the ids that were looked at, and of these the idle ones.
 const WALK_KEYS = `SELECT k.id, ${IDLE_KEY} AS idle FROM outlive.keys k WHERE k.id > $1 ORDER BY k.id LIMIT $2`;
@@ -77,6 +82,7 @@ export class Purging {
     await connection.maintain(async (tx) => {
       if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
       await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+      await tx.run(DELETE_TRACES, [request.finishedOlderThanMs, request.limit]);
       await this.#purgeKeys(tx, request.limit);
     });
     // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.

@@ -58,7 +58,7 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair } = draft;
+  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair, trace } = draft;
   return [
     id,
     kind,
@@ -71,7 +71,8 @@ export function draftArgs(draft: JobDraft): string[] {
     orNothing(dedupe?.debounce?.waitMs),
     orNothing(dedupe?.debounce?.maxMs),
     packedKeys(keys ?? []),
-    orNothing(fair),
+    // One argument for both: drafts that a process of an older version has staged have as many.
+    trace === undefined ? orNothing(fair) : `${orNothing(fair)}${FIELD}${trace}`,
   ];
 }
 

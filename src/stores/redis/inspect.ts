@@ -109,6 +109,7 @@ async function getJob(connection: Connection, id: string): Promise<JobDetails | 
   const steps = keptSteps(id, flat);
   return {
     ...jobInfo(job, Number(now)),
+    ...(job.d["tr"] !== undefined && { trace: job.d["tr"] }),
     input: storedValue(input.text),
     result: storedValue(result.text),
     progress: storedValue(job.d["pg"] ?? null),

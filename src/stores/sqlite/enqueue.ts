@@ -18,6 +18,9 @@ const INSERT_PLAIN = `INSERT INTO outlive_jobs (${COLUMNS})
 const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
   VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6, ?11) ON CONFLICT DO NOTHING`;
 
+/** A number that a purged job had may be used again. */
+const KEEP_TRACE = "INSERT INTO outlive_traces (job, trace) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET trace = ?2";
+
 /** `parent`: the row of the job that enqueues them. `blocks`: they are blocks of rows, whose own rows the caller inserts. */
 export function insertJobs(
   db: Database,
@@ -52,6 +55,7 @@ export function insertJobs(
       const door = insertExtras(db, (limits ??= new Limits(db)), job, draft, parent, !isDelayed, now);
       if (door !== null) woken.push(door);
     }
+    if (draft.trace !== undefined) db.sql(KEEP_TRACE).run(lastInsertRowid, draft.trace);
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };
   });

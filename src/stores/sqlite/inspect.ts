@@ -72,8 +72,10 @@ function getJob(db: Database, id: string): JobDetails | null {
   const log = db
     .sql("SELECT at, fence AS attempt, message FROM outlive_logs WHERE job = ? ORDER BY ord")
     .all(row.seq) as unknown as LogLine[];
+  const traced = db.sql("SELECT trace FROM outlive_traces WHERE job = ?").get(row.seq) as { trace: string } | undefined;
   return {
     ...jobInfo(row),
+    ...traced,
     input: storedValue(row.input),
     result: storedValue(row.result),
     progress: storedValue(row.progress),

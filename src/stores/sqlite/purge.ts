@@ -146,7 +146,7 @@ export class Purging {
     }
     this.#kinds.countJobs(kind, -1);
     forgetWaits(this.#db, seq);
-    for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
+    for (const table of ["outlive_steps", "outlive_history", "outlive_logs", "outlive_traces"])
       this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
     return true;
   }

@@ -241,6 +241,18 @@ const DOORS: Migration = {
   `,
 };
 
+// The trace contexts that came with enqueues, outside of the jobs and of their extras: a job of a program without tracing has no column for it, and one with
+// it stays a plain job.
+const TRACES: Migration = {
+  name: "traces",
+  sql: `
+  CREATE TABLE outlive_traces (
+    job INTEGER PRIMARY KEY,
+    trace TEXT NOT NULL
+  );
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -544,6 +556,7 @@ export const MIGRATIONS: readonly Migration[] = [
   SCHEDULES,
   COLLECTIONS,
   DOORS,
+  TRACES,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

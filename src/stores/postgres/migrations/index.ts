@@ -17,6 +17,7 @@ import { losses, restore } from "./restore.ts";
 import { schedules } from "./schedules.ts";
 import { seedViews } from "./seed-views.ts";
 import { submit } from "./submit.ts";
+import { traces } from "./traces.ts";
 import { verdicts } from "./verdicts.ts";
 import { formerDeadJobs, tolerantDeadJobs, views } from "./views.ts";
 import { waiting } from "./waiting.ts";
@@ -52,6 +53,7 @@ export const MIGRATIONS: readonly Migration[] = [
   submit,
   schedules,
   collections,
+  traces,
 ];
 
 /**

@@ -6,8 +6,14 @@ export const DRAFTS = /* lua */ `
 local D, X = {}, {}
 local added = {}
 function D.read()
-  return {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
+  local draft = {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
     wait = optnum(), max = optnum(), ks = opt(), fair = opt()}
+  local mark = draft.fair and string.find(draft.fair, '\\31', 1, true)
+  if mark then
+    draft.trace = sub(draft.fair, mark + 1)
+    draft.fair = mark > 1 and sub(draft.fair, 1, mark - 1) or nil
+  end
+  return draft
 end
 function D.readAll()
   local drafts = {}
@@ -79,6 +85,7 @@ function D.insert(draft, parent, latest)
   J.set(j, 'ra', runAtOf(draft, latest))
   J.set(j, 'la', latest)
   if parent then J.set(j, 'pr', parent) end
+  J.set(j, 'tr', draft.trace)
   K.relocate(j)
   J.enter(j)
   return j
@@ -108,7 +115,7 @@ local function markRerun(holder, draft)
   local latest = tonumber(call('HGET', key, 'la') or nil) or latestOf(draft)
   local runAt = runAtOf(draft, latest)
   call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '', 'fr', draft.fair or '',
-    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '')
+    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '', 'tr', draft.trace or '')
   J.set(holder, 'rr', '1')
 end
 -- An unfinished job that has run, or will, has the key of this draft.
@@ -146,7 +153,7 @@ local function rerun(j)
   J.set(j, 'rr', nil)
   if not kept.id or J.rowOf(kept.id) then return end
   D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
-    ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil}, nil, tonumber(kept.la))
+    ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil, trace = (kept.tr or '') ~= '' and kept.tr or nil}, nil, tonumber(kept.la))
 end
 `;
 

@@ -55,7 +55,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
     (n) => `${n} job(s) count as ended for those that wait for them and have not, or the other way round`,
     `SELECT j.id AS name ${WITH_JOB} WHERE e.ended <> (j.state >= ${STATE.succeeded})`,
   ],
-  ...(["outlive_extras", "outlive_waits", "outlive_signals", "outlive_reruns"] as const).map(
+  ...(["outlive_extras", "outlive_waits", "outlive_signals", "outlive_reruns", "outlive_traces"] as const).map(
     (table) =>
       [
         "orphan-extras",
