@@ -3,7 +3,7 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
 export type { Ingested } from "./batches/batch-worker.ts";
-export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun } from "./batches/contract.ts";
+export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun, ScheduledFile } from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
 export type { CollectionInfo, CollectionStarted, CollectOptions, SeriesInfo } from "./collections/collection-client.ts";
 export type {
@@ -34,7 +34,13 @@ export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
-export { schedule, type PlannedFor, type ScheduleDeclaration, type ScheduleOptions } from "./schedules/declaration.ts";
+export {
+  type PlannedFor,
+  schedule,
+  type ScheduleDeclaration,
+  type ScheduleOptions,
+  type Scheduling,
+} from "./schedules/declaration.ts";
 export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
 export type { Duration } from "./job/time.ts";
 export type { JobToEnqueue } from "./job/around.ts";

@@ -40,9 +40,11 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/testing": [
     "KNOWN_BUGS",
     "answers",
+    "assertEnqueued",
     "blobConformance",
     "crashTest",
     "effect",
+    "enqueued",
     "storeConformance",
     "virtualClock",
   ],

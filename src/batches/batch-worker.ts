@@ -234,7 +234,8 @@ export class BatchWorker {
   async #runIngest(contract: AnyBatch, file: IngestedFile, run: Run): Promise<Ingested> {
     const { batches, events, clock, newId, rowsOf } = this.#deps;
     const client = new BatchClient(batches, events, newId);
-    const { key, context, priority, hold } = file;
+    const { context, priority, hold } = file;
+    const key = file.key ?? run.id;
     const rows = rowsOf(file);
     let beatMono = clock.mono();
     const chunks = async function* (): AsyncGenerator<readonly (SourceRow | SourceRow<string>)[]> {

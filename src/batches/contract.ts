@@ -2,10 +2,11 @@
 // attached where workers run. Made by `batch()` (engine/batch.ts), which checks the options.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { EnqueueChildren, Enqueue } from "../job/enqueue.ts";
-import type { BatchState, RowSums, Tolerance } from "../job/batches.ts";
+import type { BatchState, IngestedFile, RowSums, Tolerance } from "../job/batches.ts";
 import type { JobContract } from "../job/contract.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json } from "../job/json.ts";
+import type { ScheduledTarget } from "../job/schedules.ts";
 import type { CommitForm, NoPromise, Run } from "../worker/run.ts";
 
 /** One row of a batch, as a handler sees it. */
@@ -111,6 +112,8 @@ const BATCH = Symbol.for("outlive.batch");
 /** A kind of batch, made by `batch()`. */
 export class BatchContract<In = unknown, Out = In, Context = Json, Shared = undefined> {
   readonly [BATCH] = true;
+  /** For the compiler only: the input of a schedule of it. */
+  declare readonly scheduledWith?: ScheduledFile<Context>;
   /** The kind's name. */
   readonly name: string;
   /** Its options, checked and with their defaults. */
@@ -172,6 +175,11 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
     return this;
   }
 
+  /** What a schedule of it enqueues: the job that reads a file into a batch. */
+  get scheduled(): ScheduledTarget {
+    return { contract: this.kinds.ingest, inputOf: (source) => ingestedFile(this.name, source) };
+  }
+
   /** What workers run. */
   get handlers(): {
     readonly setUp: SetUp<unknown> | null;
@@ -191,6 +199,43 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
       { kind: this.name },
     );
   }
+}
+
+/** What a schedule of a batch reads at each occurrence: a `file` that every worker can read under this path, or a `blob` by its key. */
+export type ScheduledFile<Context = Json> = ScheduledRows<Context> &
+  ({ readonly file: string; readonly blob?: undefined } | { readonly blob: string; readonly file?: undefined });
+
+/** How the rows of a scheduled file become a batch. */
+interface ScheduledRows<Context> {
+  /** Default "csv". */
+  readonly format?: "csv" | "ndjson";
+  /** The context of the batch. Default null. */
+  readonly context?: Context;
+  /** The priority of its blocks. Default 0, from -1000 to 1000. */
+  readonly priority?: number;
+  /** No row runs before the last one is in. Default false. */
+  readonly hold?: boolean;
+}
+
+function ingestedFile(kind: string, given: unknown): IngestedFile {
+  const { file, blob, format = "csv", context = null, priority = 0, hold = false } = (given ?? {}) as Partial<ScheduledFile>;
+  const name = file ?? blob;
+  if (typeof name !== "string" || name === "" || (file === undefined) === (blob === undefined))
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The schedule of the batch ${kind} says ${JSON.stringify(given)}, which is not a file.`,
+      'Pass the input { file: "rows.csv" } or { blob: "key" }, or a function of the occurrence that returns one.',
+      { kind },
+    );
+  if (format !== "csv" && format !== "ndjson")
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `The schedule of the batch ${kind} has the format ${JSON.stringify(format)}.`,
+      'Use "csv" or "ndjson".',
+      { kind, format },
+    );
+  const from = file === undefined ? "blob" : "path";
+  return { file: name, from, format, key: null, context, priority, hold };
 }
 
 export function isBatch(value: unknown): value is AnyBatch {

@@ -15,7 +15,7 @@ import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, TerminalError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { KindSettings } from "../job/job.ts";
-import type { Json } from "../job/json.ts";
+import { encodeJson, type Json } from "../job/json.ts";
 import type { Broker, WiredKind } from "../stores/broker.ts";
 import type { Collections } from "../stores/collections.ts";
 import type { Run } from "../worker/run.ts";
@@ -61,8 +61,9 @@ export class CollectionWorker {
       {
         settings: this.#deps.settingsOf(kind),
         parse: null,
-        handler: async (input: { readonly collection: string }, attempt: Run) => {
-          const [row] = await this.#deps.collections.get([input.collection]);
+        handler: async (input: { readonly collection: string } | { readonly opens: Json }, attempt: Run) => {
+          const id = "opens" in input ? await this.#open(contract, input.opens, attempt.id) : input.collection;
+          const [row] = await this.#deps.collections.get([id]);
           // Cleaned up, or brought back by a restore from before it was opened.
           if (!row) return undefined;
           return run(contract, row, attempt);
@@ -77,6 +78,25 @@ export class CollectionWorker {
       runnable("ended", kinds.ended, (...of) => this.#ended(...of)),
       runnable("clean-up", kinds.cleanUp, (...of) => this.#cleanUp(...of)),
     ]);
+  }
+
+  /** Of an occurrence of a schedule: the collection has the id of the job, so an attempt after a crash finds it. */
+  async #open({ name: kind, settings }: AnyCollection, input: Json, id: string): Promise<string> {
+    const { collections, events } = this.#deps;
+    const { idleMs, totalMs, keepMs } = settings;
+    const { created } = await collections.open({
+      id,
+      kind,
+      input: encodeJson(input, `The input of ${kind}`),
+      series: settings.series.map((name) => ({ name, expected: null })),
+      idleMs,
+      totalMs,
+      keepMs,
+      // This job asks the producer.
+      follow: [],
+    });
+    if (created) events.emit("collection.started", { collection: id, kind });
+    return id;
   }
 
   /** Queues first, then the request, then the state: a crash in between repeats what is harmless. */

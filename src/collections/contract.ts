@@ -3,8 +3,10 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { CollectionState } from "../job/collections.ts";
 import type { JobContract, TypedRun } from "../job/contract.ts";
+import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json } from "../job/json.ts";
+import type { ScheduledTarget } from "../job/schedules.ts";
 import type { PublishOptions, PublishTarget, Wire } from "../stores/broker.ts";
 
 /** The second argument of `request`. */
@@ -80,6 +82,8 @@ const COLLECTION = Symbol.for("outlive.collection");
 /** A kind of collection, made by `collection()`. */
 export class CollectionContract<In = unknown, Out = In> {
   readonly [COLLECTION] = true;
+  /** For the compiler only: the input of a schedule of it. */
+  declare readonly scheduledWith?: In;
   /** The kind's name. */
   readonly name: string;
   /** Its options, checked and with their defaults. */
@@ -133,6 +137,18 @@ export class CollectionContract<In = unknown, Out = In> {
     this.#assertFirst(this.#notify, "notify");
     this.#notify = target;
     return this;
+  }
+
+  /** What a schedule of it enqueues: the job that asks the producer, which opens a collection of its own id first. */
+  get scheduled(): ScheduledTarget {
+    return {
+      contract: this.kinds.request,
+      inputOf: async (input) => {
+        const checked = await this.input?.["~standard"].validate(input);
+        if (checked?.issues) throw invalidInput(this.name, checked.issues);
+        return { opens: input === undefined ? null : input };
+      },
+    };
   }
 
   /** What workers run. */

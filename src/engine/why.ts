@@ -4,6 +4,7 @@ import type { JobDetails } from "../job/job.ts";
 import { jobKey, type KeyState, throttleSettings } from "../job/limits.ts";
 import { shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
+import { mayBeScheduled } from "../job/schedules.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
 import { awaitedAt } from "../job/waits.ts";
 import type { Death, HowLost, WorkerRow } from "../stores/liveness.ts";
@@ -73,9 +74,41 @@ export interface WhyDeps {
 export async function explain(deps: WhyDeps, id: string): Promise<Explanation | null> {
   const job = await deps.store.inspect.get(id);
   if (!job) return null;
-  if (job.state === "running") return owned(deps, job);
-  if (job.state === "queued") return queued(deps, job);
-  return finished(job);
+  const explained =
+    job.state === "running" ? await owned(deps, job) : job.state === "queued" ? await queued(deps, job) : finished(job);
+  return mayBeScheduled(id) ? ofSchedule(deps.store, explained) : explained;
+}
+
+/** What a schedule enqueued it for, and what that schedule skips because of it. */
+async function ofSchedule({ schedules }: Store, explained: Explanation): Promise<Explanation> {
+  const [planned] = (await schedules?.occurrences([explained.jobId])) ?? [];
+  if (!planned) return explained;
+  const { schedule, at, caughtUp } = planned;
+  const row = await schedules!.get(schedule).catch(() => null);
+  const late = caughtUp ? ", late" : "";
+  const from = `The schedule ${schedule} enqueued it for ${isoInstant(at)}${late}.`;
+  const isUnfinished = explained.state === "queued" || explained.state === "running";
+  const holdsUp = row?.lastJob === explained.jobId && isUnfinished;
+  const next = row?.nextAt === null || row?.nextAt === undefined ? "" : `, the next at ${isoInstant(row.nextAt)}`;
+  const count = row?.skipped.overlap ?? 0;
+  const overlap = !holdsUp
+    ? ""
+    : row.overlap === "skip"
+      ? ` Until it ends the schedule skips its occurrences${next}; it has skipped ${count} for that.`
+      : row.overlap === "queue"
+        ? " Until it ends, jobs of later occurrences wait."
+        : "";
+  return {
+    ...explained,
+    text: `${explained.text} ${from}${overlap}`,
+    details: {
+      ...explained.details,
+      schedule,
+      occurrence: isoInstant(at),
+      caughtUp,
+      ...(holdsUp && { overlap: row.overlap, skippedForOverlap: count }),
+    },
+  };
 }
 
 /** What `why` reports about a job. */

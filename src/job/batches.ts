@@ -276,8 +276,8 @@ export interface IngestedFile {
   readonly file: string;
   readonly from: "path" | "blob";
   readonly format: "csv" | "ndjson";
-  /** The key of the batch: by it an attempt finds what an earlier one has appended. */
-  readonly key: string;
+  /** The key of the batch: by it an attempt finds what an earlier one has appended. Null: the id of the job, so that each occurrence of a schedule is a batch of its own. */
+  readonly key: string | null;
   readonly context: Json;
   readonly priority: number;
   readonly hold: boolean;

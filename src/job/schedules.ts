@@ -1,6 +1,7 @@
 // Schedules: what enqueues jobs by the clock. A schedule is one row with the next occurrence in it. Firing it moves the row and inserts the jobs in
 // one transaction, guarded by the row's version, so any worker may fire and one succeeds. What is due, what was missed, and where the row
 // moves is decided here. Which instant comes next is asked of a calculator, because calendars and time zones need a library. Pure.
+import type { AnyContract } from "./contract.ts";
 import type { JobDraft } from "./job.ts";
 
 /** With what the ids of scheduled jobs begin: 31 hexadecimal digits follow. */
@@ -15,6 +16,13 @@ export function mayBeScheduled(jobId: string): boolean {
 export type Timing =
   | { readonly cron: string; readonly zone: string }
   | { readonly everyMs: number; readonly fromMs: number };
+
+/** What a schedule of something else than a job enqueues: a job of this kind, which does it. */
+export interface ScheduledTarget {
+  readonly contract: AnyContract;
+  /** The input of that job, made of what the schedule says. Throws or rejects if it does not fit. */
+  readonly inputOf: (input: unknown) => unknown;
+}
 
 /** What is done with occurrences that no worker could fire in time. */
 export const MISSED_POLICIES = ["skip", "latest", "all"] as const;

@@ -12,6 +12,7 @@ import {
   OVERLAP_POLICIES,
   type OverlapPolicy,
   SCHEDULED,
+  type ScheduledTarget,
   type ScheduleRow,
   type ScheduleSpec,
   type Timing,
@@ -77,10 +78,13 @@ export class ScheduleDeclaration {
   readonly contract: AnyContract;
   /** When it fires, and with which input. */
   readonly options: ScheduleOptions<never>;
+  readonly #inputOf: ScheduledTarget["inputOf"];
 
-  constructor(name: string, contract: AnyContract, options: ScheduleOptions<never>) {
+  constructor(name: string, scheduled: AnyContract | Schedulable, options: ScheduleOptions<never>) {
     this.name = name;
+    const { contract, inputOf } = targetOf(scheduled);
     this.contract = contract;
+    this.#inputOf = inputOf;
     this.options = options;
   }
 
@@ -91,21 +95,44 @@ export class ScheduleDeclaration {
       typeof input === "function"
         ? (input as (planned: PlannedFor) => unknown)({ schedule: this.name, at: new Date(at).toISOString() })
         : input;
-    return draftOf(this.name, this.contract, value, this.options);
+    return draftOf(this.name, this.contract, await this.#inputOf(value), this.options);
   }
 }
 
+/** A batch or a collection. */
+export interface Schedulable {
+  readonly scheduled: ScheduledTarget;
+}
+
+/** What a schedule of this enqueues. A job and a request are enqueued themselves. */
+function targetOf(scheduled: AnyContract | Schedulable): ScheduledTarget {
+  if (typeof scheduled === "object" && scheduled !== null && "scheduled" in scheduled) return scheduled.scheduled;
+  return { contract: scheduled, inputOf: (input) => input };
+}
+
 /**
- * Declares a schedule. Pass it to `open` in `jobs`, next to its job; a worker of the program then keeps it. A deploy that no longer declares it
+ * Declares a schedule of a job, a request, a batch or a collection. Pass it to `open` in `jobs`, next to what it schedules; a worker of the program then keeps it. A deploy that no longer declares it
  * deletes nothing: `outlive schedules prune` does.
  */
 export function schedule<In>(
   name: string,
-  job: JobContract<In, never, never> | JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
+  scheduled: Scheduling<In>,
   options: ScheduleOptions<NoInfer<In>>,
 ): ScheduleDeclaration {
   timingOf(name, options as ScheduleOptions<never>);
-  return new ScheduleDeclaration(name, job as unknown as AnyContract, options as ScheduleOptions<never>);
+  return new ScheduleDeclaration(name, scheduled as never, options as ScheduleOptions<never>);
+}
+
+/** What can be scheduled with this input: a job or a request, a collection, or a batch, whose input is the file that it reads. */
+export type Scheduling<In> =
+  | JobContract<In, never, never>
+  | JobContract<In, never, unknown>
+  | JobContract<In, unknown, unknown>
+  | ScheduledWith<In>;
+
+/** A batch or a collection, by the input of its schedule. */
+export interface ScheduledWith<In> extends Schedulable {
+  readonly scheduledWith?: In;
 }
 
 /** Checked by shape: the program's copy of outlive may differ from the command line's. */

@@ -1,5 +1,5 @@
 // `engine.schedules`: what programs and people do with schedules at run time. Every change reads a row, decides and writes it under guard.
-import type { AnyContract, JobContract } from "../job/contract.ts";
+import type { AnyContract } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Enqueued, JobDraft } from "../job/job.ts";
@@ -7,7 +7,14 @@ import { occurrencesIn, pausedRow, resumedRow, type ScheduleRow, setRow, type Ti
 import { type Duration, durationMs } from "../job/time.ts";
 import type { PlannedJob, Schedules } from "../stores/schedules.ts";
 import { calendarFor } from "./calendar.ts";
-import { handRunId, occurrenceId, ScheduleDeclaration, type ScheduleOptions, specOf } from "./declaration.ts";
+import {
+  handRunId,
+  occurrenceId,
+  ScheduleDeclaration,
+  type ScheduleOptions,
+  type Scheduling,
+  specOf,
+} from "./declaration.ts";
 import { changeRow } from "./firing.ts";
 
 /** A schedule as people see it. */
@@ -91,17 +98,16 @@ export class ScheduleClient {
     this.#deps = deps;
   }
 
-  /** Adds a schedule, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
+  /** Adds a schedule of a job, a request, a batch or a collection, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
   async set<In>(
     name: string,
-    job: JobContract<In, never, never> | JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
+    scheduled: Scheduling<In>,
     options: ScheduleOptions<NoInfer<In>>,
   ): Promise<ScheduleInfo> {
-    const contract = job as unknown as AnyContract;
-    this.#deps.assertKnown(contract);
+    const declaration = new ScheduleDeclaration(name, scheduled as never, options as ScheduleOptions<never>);
+    this.#deps.assertKnown(declaration.contract);
     const { schedules } = this.#deps;
     const now = await schedules.now();
-    const declaration = new ScheduleDeclaration(name, contract, options as ScheduleOptions<never>);
     const { calendar, ...spec } = await specOf(declaration, "api", now);
     const row = await changeRow(schedules, name, (before) => {
       if (before?.origin === "code") throw declaredInCode(name);
