@@ -218,7 +218,14 @@ interface ScheduledRows<Context> {
 }
 
 function ingestedFile(kind: string, given: unknown): IngestedFile {
-  const { file, blob, format = "csv", context = null, priority = 0, hold = false } = (given ?? {}) as Partial<ScheduledFile>;
+  const {
+    file,
+    blob,
+    format = "csv",
+    context = null,
+    priority = 0,
+    hold = false,
+  } = (given ?? {}) as Partial<ScheduledFile>;
   const name = file ?? blob;
   if (typeof name !== "string" || name === "" || (file === undefined) === (blob === undefined))
     throw new OutliveError(

@@ -63,7 +63,10 @@ export function aroundEnqueue(middleware: readonly Middleware[]): EnqueueAround 
       if (given.job !== job.job) return Promise.reject(otherKind(job.job.name, given.job?.name));
       const one = around[at];
       if (one === undefined) return last(given);
-      return inOrder(async (next) => one.enqueue!(given, next), (passed: JobToEnqueue) => from(at + 1, passed));
+      return inOrder(
+        async (next) => one.enqueue!(given, next),
+        (passed: JobToEnqueue) => from(at + 1, passed),
+      );
     };
     return from(0, job);
   };
@@ -79,7 +82,9 @@ export function aroundKinds(
   const around = middleware.filter(({ attempt }) => attempt !== undefined);
   const hearing = middleware.filter(({ ended }) => ended !== undefined);
   if (around.length === 0 && hearing.length === 0) return kinds;
-  return new Map([...kinds].map(([name, kind]) => [name, wrapped(name, kind, around, heardBy(hearing, failed), details)]));
+  return new Map(
+    [...kinds].map(([name, kind]) => [name, wrapped(name, kind, around, heardBy(hearing, failed), details)]),
+  );
 }
 
 function wrapped(

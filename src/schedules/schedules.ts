@@ -99,11 +99,7 @@ export class ScheduleClient {
   }
 
   /** Adds a schedule of a job, a request, a batch or a collection, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
-  async set<In>(
-    name: string,
-    scheduled: Scheduling<In>,
-    options: ScheduleOptions<NoInfer<In>>,
-  ): Promise<ScheduleInfo> {
+  async set<In>(name: string, scheduled: Scheduling<In>, options: ScheduleOptions<NoInfer<In>>): Promise<ScheduleInfo> {
     const declaration = new ScheduleDeclaration(name, scheduled as never, options as ScheduleOptions<never>);
     this.#deps.assertKnown(declaration.contract);
     const { schedules } = this.#deps;

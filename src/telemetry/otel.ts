@@ -153,7 +153,12 @@ class OpenTelemetry implements Telemetry {
   }
 
   /** The attempt that the dead process could not report: from its start, if that is still known, to its recovery. */
-  #recovered(event: Events["job.recovered"], job: JobDetails | null, death: Events["worker.gone"] | undefined, at: number) {
+  #recovered(
+    event: Events["job.recovered"],
+    job: JobDetails | null,
+    death: Events["worker.gone"] | undefined,
+    at: number,
+  ) {
     const { SpanKind, SpanStatusCode, ROOT_CONTEXT, trace } = this.#api;
     const { kind, jobId, fence, incident, worker, decision } = event;
     const from = this.#parsed(job?.trace);

@@ -7,7 +7,11 @@ import type { JobDetails } from "../job/job.ts";
 /** Part of an input: of an object the properties that are named, at any depth; anything else must be equal. Or a function of the input. */
 export type InputMatch<In> = PartOf<In> | ((input: In) => boolean);
 
-type PartOf<In> = In extends readonly unknown[] ? In : In extends object ? { readonly [Key in keyof In]?: PartOf<In[Key]> } : In;
+type PartOf<In> = In extends readonly unknown[]
+  ? In
+  : In extends object
+    ? { readonly [Key in keyof In]?: PartOf<In[Key]> }
+    : In;
 
 /** What both need of a job, a request, or any other kind. */
 interface Kind<In> {
@@ -22,7 +26,7 @@ export async function enqueued<In>(
   match?: InputMatch<NoInfer<In>>,
 ): Promise<readonly JobDetails[]> {
   const found: JobDetails[] = [];
-  for (let after: string | undefined; ; ) {
+  for (let after: string | undefined; ;) {
     const page = await engine.list({ kind: job.name, limit: 1_000, ...(after !== undefined && { after }) });
     for (const { id } of page.jobs) {
       const details = await engine.get(id);
@@ -44,9 +48,15 @@ export async function assertEnqueued<In>(
   const found = match === undefined ? all : all.filter(({ input }) => matches(input, match));
   const { times } = options;
   if (times === undefined ? found.length > 0 : found.length === times) return found;
-  const wanted = match === undefined ? "" : typeof match === "function" ? " for which the function is true" : ` with ${JSON.stringify(match)}`;
+  const wanted =
+    match === undefined
+      ? ""
+      : typeof match === "function"
+        ? " for which the function is true"
+        : ` with ${JSON.stringify(match)}`;
   const shown = all.slice(0, 5).map(({ id, input }) => `  ${id} ${JSON.stringify(input)?.slice(0, 200)}`);
-  const others = all.length === 0 ? `No ${job.name} job was enqueued.` : `Enqueued were ${all.length}:\n${shown.join("\n")}`;
+  const others =
+    all.length === 0 ? `No ${job.name} job was enqueued.` : `Enqueued were ${all.length}:\n${shown.join("\n")}`;
   throw new AssertionError({
     message: `${found.length} ${job.name} jobs${wanted} were enqueued, and ${times === undefined ? "at least one" : times} should be. ${others}`,
     actual: found.length,

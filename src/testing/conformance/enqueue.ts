@@ -33,23 +33,26 @@ export function specifyEnqueue(specify: Specify): void {
     },
   );
 
-  specify("the trace of an enqueue stays with its job, also through a rerun, and is not given to a job that was there", async (fixture) => {
-    const rerun = { dedupeKey: "key", dedupe: { then: "rerun" } } as const;
-    await fixture.enqueue({ id: "plain" }, { id: "traced", trace: "t1", ...rerun }, { id: "child", trace: "t2" });
-    const trace = async (id: string): Promise<string | undefined> => (await fixture.job(id)).trace;
-    assert.deepEqual([await trace("plain"), await trace("traced"), await trace("child")], [undefined, "t1", "t2"]);
-    await fixture.enqueue({ id: "plain", trace: "t3" });
-    assert.equal(await trace("plain"), undefined);
-    const worker = await fixture.worker("w");
-    const { claimed } = await worker.turn([], roomFor(3));
-    const job = claimed.find(({ lease }) => lease.jobId === "traced")!;
-    await fixture.enqueue({ id: "again", trace: "t4", ...rerun });
-    await worker.settle(SETTLE.succeed(job));
-    // What follows an end may be left to the next turns.
-    for (let turns = 0; turns < 5 && (await fixture.store.inspect.get("again")) === null; turns++)
-      await worker.turn([], roomFor(0));
-    assert.equal(await trace("again"), "t4");
-  });
+  specify(
+    "the trace of an enqueue stays with its job, also through a rerun, and is not given to a job that was there",
+    async (fixture) => {
+      const rerun = { dedupeKey: "key", dedupe: { then: "rerun" } } as const;
+      await fixture.enqueue({ id: "plain" }, { id: "traced", trace: "t1", ...rerun }, { id: "child", trace: "t2" });
+      const trace = async (id: string): Promise<string | undefined> => (await fixture.job(id)).trace;
+      assert.deepEqual([await trace("plain"), await trace("traced"), await trace("child")], [undefined, "t1", "t2"]);
+      await fixture.enqueue({ id: "plain", trace: "t3" });
+      assert.equal(await trace("plain"), undefined);
+      const worker = await fixture.worker("w");
+      const { claimed } = await worker.turn([], roomFor(3));
+      const job = claimed.find(({ lease }) => lease.jobId === "traced")!;
+      await fixture.enqueue({ id: "again", trace: "t4", ...rerun });
+      await worker.settle(SETTLE.succeed(job));
+      // What follows an end may be left to the next turns.
+      for (let turns = 0; turns < 5 && (await fixture.store.inspect.get("again")) === null; turns++)
+        await worker.turn([], roomFor(0));
+      assert.equal(await trace("again"), "t4");
+    },
+  );
 
   specify("an enqueue of nothing returns nothing", async (fixture) => {
     assert.deepEqual(await fixture.enqueue(), []);
