@@ -17,7 +17,7 @@ export interface AttemptToRun {
   /** What the handler gets as its second argument. */
   readonly run: TypedRun;
   /** Reads the whole job, for what an attempt does not have: when it was enqueued, its trace, its history. One read of the store for each call. */
-  details(): Promise<JobDetails | null>;
+  readonly details: () => Promise<JobDetails | null>;
 }
 
 /** How an attempt ended. */
@@ -56,7 +56,7 @@ export interface Middleware {
 
 /** Null: no middleware has anything around enqueues. */
 export function aroundEnqueue(middleware: readonly Middleware[]): EnqueueAround | null {
-  const around = middleware.filter(({ enqueue }) => enqueue !== undefined);
+  const around = middleware.filter((one) => one.enqueue !== undefined);
   if (around.length === 0) return null;
   return (job, last) => {
     const from = (at: number, given: JobToEnqueue): Promise<Enqueued> => {
@@ -79,8 +79,8 @@ export function aroundKinds(
   details: (id: string) => Promise<JobDetails | null>,
   failed: (thrown: unknown) => void,
 ): ReadonlyMap<string, RunnableKind> {
-  const around = middleware.filter(({ attempt }) => attempt !== undefined);
-  const hearing = middleware.filter(({ ended }) => ended !== undefined);
+  const around = middleware.filter((one) => one.attempt !== undefined);
+  const hearing = middleware.filter((one) => one.ended !== undefined);
   if (around.length === 0 && hearing.length === 0) return kinds;
   return new Map(
     [...kinds].map(([name, kind]) => [name, wrapped(name, kind, around, heardBy(hearing, failed), details)]),

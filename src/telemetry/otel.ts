@@ -42,7 +42,7 @@ interface TracedAttempt {
     readonly fence: { readonly epoch: number };
     readonly scheduled: object | undefined;
   };
-  details(): Promise<JobDetails | null>;
+  readonly details: () => Promise<JobDetails | null>;
 }
 
 interface TracedEnd {

@@ -159,7 +159,7 @@ test("children of a run and jobs of enqueueMany pass through, one by one, in one
   const { id } = await engine.enqueue(parent, null);
   await engine.runUntilIdle();
   assert.deepEqual(seen, [10, 11, 12, null, 0, 1, 2]);
-  assert.equal(((await engine.get(id))?.result as string[]).length, 2);
+  assert.equal(((await engine.get(id))!.result as string[]).length, 2);
   assert.equal((await engine.list({ kind: "child", state: "succeeded" })).jobs.length, 6);
 });
 

@@ -150,12 +150,12 @@ test("why names the schedule of a job and its occurrence, and what is skipped be
   await engine.start();
   await clock.advance(3 * 3_600_000 + 60_000);
   const [first] = await assertEnqueued(engine, stuck, undefined, { times: 1 });
-  const why = await engine.why(first!.id);
-  assert.equal(why?.because, "waits-for-signal");
-  assert.match(why!.text, /The schedule hourly enqueued it for 2026-01-01T01:00:00/);
-  assert.match(why!.text, /Until it ends the schedule skips its occurrences, the next at 2026-01-01T04:00/);
+  const why = (await engine.why(first!.id))!;
+  assert.equal(why.because, "waits-for-signal");
+  assert.match(why.text, /The schedule hourly enqueued it for 2026-01-01T01:00:00/);
+  assert.match(why.text, /Until it ends the schedule skips its occurrences, the next at 2026-01-01T04:00/);
   assert.deepEqual(
-    [why?.details["schedule"], why?.details["skippedForOverlap"], why?.details["overlap"]],
+    [why.details["schedule"], why.details["skippedForOverlap"], why.details["overlap"]],
     ["hourly", 2, "skip"],
   );
   await engine.signal(first!.id, "go");

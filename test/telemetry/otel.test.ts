@@ -29,7 +29,14 @@ beforeEach(() => exporter.reset());
 
 function span(name: string): ReadableSpan {
   const all = exporter.getFinishedSpans().filter((one) => one.name === name);
-  assert.equal(all.length, 1, `${name} of ${exporter.getFinishedSpans().map((one) => one.name)}`);
+  assert.equal(
+    all.length,
+    1,
+    `${name} of ${exporter
+      .getFinishedSpans()
+      .map((one) => one.name)
+      .join()}`,
+  );
   return all[0]!;
 }
 

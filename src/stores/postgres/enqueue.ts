@@ -32,7 +32,7 @@ const ADD_HELD_AND_RING = `${HELD}, pg_notify($16, '') ${IF_KNOWN}`;
 /** Ahead of any of these statements, with its values last: the trace contexts of the drafts that have one, in the same transaction. */
 const tracedText = (statement: string, first: number): string =>
   `WITH traced AS (INSERT INTO outlive.traces (job, trace) SELECT u.job, u.trace FROM unnest($${first}::text[], $${first + 1}::text[]) AS u (job, trace)
-    ON CONFLICT DO NOTHING) ${statement}`;
+    WHERE NOT EXISTS (SELECT 1 FROM outlive.job_ids i WHERE i.id = u.job) ON CONFLICT DO NOTHING) ${statement}`;
 
 export interface EnqueuedWith {
   /** The row of the job that enqueues them. */
