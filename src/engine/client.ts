@@ -96,7 +96,7 @@ export class Client {
   readonly #blobs: BlobStore | null;
   #collectionClient: CollectionClient | undefined;
   /** Null: nothing is around the enqueues of this program. */
-  protected readonly around: EnqueueAround | null;
+  readonly #around: EnqueueAround | null;
   #closed = false;
 
   /** Use `connect` or `open`. */
@@ -122,7 +122,7 @@ export class Client {
       middleware?: readonly Middleware[];
     } = {},
   ) {
-    this.around = middleware === undefined ? null : aroundEnqueue(middleware);
+    this.#around = middleware === undefined ? null : aroundEnqueue(middleware);
     this.#newId = newId;
     this.store = store;
     this.contracts = contracts;
@@ -140,8 +140,8 @@ export class Client {
     input: In,
     options: EnqueueOptions = {},
   ): Promise<Enqueued<Result>> {
-    if (this.around)
-      return this.around({ job: job as never, input, options }, (passed) => this.#enqueueOne(passed)) as Promise<
+    if (this.#around)
+      return this.#around({ job: job as never, input, options }, (passed) => this.#enqueueOne(passed)) as Promise<
         Enqueued<Result>
       >;
     const [enqueued] = await this.store.enqueue([await this.draft(job as never, input, options)]);
@@ -163,7 +163,7 @@ export class Client {
     let created = 0;
     let drafts: JobDraft[] = [];
     let length = 0;
-    const through = this.around && new ManyAround(this.around);
+    const through = this.#around && new ManyAround(this.#around);
     const flush = async (): Promise<void> => {
       const write = async (): Promise<readonly Enqueued[]> => (drafts.length > 0 ? this.store.enqueue(drafts) : []);
       const batch = through ? await through.flushed(write) : await write();

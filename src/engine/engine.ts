@@ -30,7 +30,7 @@ import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
 import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
-import { aroundKinds, type Middleware } from "./middleware.ts";
+import { aroundEnqueue, aroundKinds, type Middleware } from "./middleware.ts";
 import { Operator } from "./operator.ts";
 import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
@@ -149,6 +149,7 @@ export class Engine extends Client {
 
   async #start(options: WorkOptions): Promise<WorkerHandle> {
     const { backend, settings, clock, random, bus, identity, middleware } = this.#wiring;
+    const around = middleware === undefined ? null : aroundEnqueue(middleware);
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
     const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
@@ -166,7 +167,7 @@ export class Engine extends Client {
         random,
         events: bus,
         kinds: middleware === undefined ? kinds : this.#wrapped(middleware, kinds),
-        ...(this.around && { around: this.around }),
+        ...(around && { around }),
         assertKnown: (contract) => this.assertKnown(contract),
         draft: async (contract, input, given: EnqueueOptions, idSeed) => {
           const draft = await this.draft(contract, input, given, () => "");
