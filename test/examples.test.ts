@@ -279,6 +279,18 @@ test("examples/limits.ts keeps to its limits", async (t) => {
   ]);
 });
 
+test("examples/middleware.ts is around the enqueue and the attempt, and both are in one trace", async (t) => {
+  const program = folder(t).start("middleware.ts");
+  assert.deepEqual(await program.exited, { code: 0, signal: null }, program.text);
+  assert.deepEqual(program.lines, [
+    "mail was enqueued: true",
+    "attempt 1 of mail begins",
+    "attempt 1 of mail: succeeded",
+    "priority 5",
+    "enqueue mail, process mail: one trace: true",
+  ]);
+});
+
 test("examples/schedules.ts runs what was planned, and the latest of what was missed", async (t) => {
   const program = folder(t).start("schedules.ts");
   await program.untilEnd();
