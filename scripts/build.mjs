@@ -5,7 +5,7 @@
 // Declarations keep their comments, which editors show; those that no entry point reaches are removed, because no program can name them.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { basename, dirname, join, relative } from "node:path";
+import { basename, dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build, stop } from "esbuild";
 import { minify } from "terser";
@@ -13,7 +13,10 @@ import { keepReachable } from "./declarations.mjs";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 const src = join(root, "src");
-const dist = join(root, "dist");
+// `--code FOLDER`: the code alone, into that folder; for what measures it.
+const [, , option, folder] = process.argv;
+const codeOnly = option === "--code" && folder !== undefined;
+const dist = codeOnly ? resolve(folder) : join(root, "dist");
 /** Its types are the ports of the stores. Someone who writes a store has the sources open: their comments were 8 KB of the tarball. */
 const TESTING = join(dist, "testing/index.d.ts");
 const STATEMENTS = /src\/stores\/(sqlite|postgres|redis)\/.*\.ts$/;
@@ -26,7 +29,7 @@ const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const targets = Object.values(manifest.exports).filter((target) => typeof target !== "string");
 
 rmSync(dist, { recursive: true, force: true });
-process.exitCode = declare();
+process.exitCode = codeOnly ? 0 : declare();
 if (process.exitCode === 0) await bundle();
 
 /** The declarations; it is also where types are checked. */
@@ -72,9 +75,10 @@ async function bundle() {
   // `programFile` finds the programs from the chunk that holds it.
   const [chunk] =
     Object.entries(metafile.outputs).find(([, { inputs }]) => (inputs[PROGRAM_FILE]?.bytesInOutput ?? 0) > 0) ?? [];
-  if (chunk === undefined || dirname(chunk) !== "dist") throw new Error(`${PROGRAM_FILE} is built as ${chunk}.`);
+  if (chunk === undefined || dirname(resolve(root, chunk)) !== dist)
+    throw new Error(`${PROGRAM_FILE} is built as ${chunk}.`);
   for (const { path, text } of outputFiles) {
-    const named = path === join(root, chunk) ? nameChunk(text, basename(chunk)) : text;
+    const named = path === resolve(root, chunk) ? nameChunk(text, basename(chunk)) : text;
     const { code = "" } = await minify(named, {
       ecma: 2020,
       module: true,
