@@ -155,7 +155,7 @@ function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, ho
     void session.hold(key).catch(() => {});
   };
   const file = programFile("stores/postgres/maintenance-thread");
-  const hears = { wakeup: () => wakeup.heard(), up, down };
+  const hears = { wakeup: wakeup.heard, up, down };
   return stand.until(() => startMaintenanceThread({ clock, events, file, own, shared, ...hears }, options, host));
 }
 
