@@ -47,7 +47,8 @@ export class ScheduleFiring {
   #unlisten: (() => void) | undefined;
   #pass: Promise<void> | undefined;
   #isRung = false;
-  #isAnyKnown = false;
+  /** Null until the first pass. */
+  #isAnyKnown: boolean | null = null;
   #passedAtMono = Number.NEGATIVE_INFINITY;
   #wakesAtMono = Number.POSITIVE_INFINITY;
   #stopped = false;
@@ -66,8 +67,6 @@ export class ScheduleFiring {
   async start(): Promise<void> {
     if (this.#deps.declared.size > 0) await this.declare();
     this.#listen(true);
-    // Also one that is paused: when it goes on, a wake-up says so.
-    this.#isAnyKnown = (await this.#schedules.list(1, null)).length > 0;
     this.#sleep(0);
   }
 
@@ -259,7 +258,9 @@ export class ScheduleFiring {
     try {
       if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
       inMs = await this.fire();
-      this.#isAnyKnown ||= inMs !== null || declared.size > 0;
+      // One that is paused counts, too: when it goes on, a wake-up says so.
+      this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
+      this.#isAnyKnown ||= inMs !== null;
       if (!this.#stopped) this.#listen(this.#isAnyKnown);
     } catch (thrown) {
       // The worker says so, and stops.
