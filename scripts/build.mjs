@@ -24,6 +24,8 @@ const STATEMENTS = /src\/stores\/(sqlite|postgres|redis)\/.*\.ts$/;
 const RELEASED = /\/postgres\/migrations\/|\/sqlite\/schema\.ts$/;
 const PROGRAM_FILE = "src/platform/program-file.ts";
 
+/** By chunk and name: the short name under which the chunk exports it. @type {Map<string, Map<string, string>>} */
+const links = new Map();
 /** @type {{ exports: Record<string, string | { types: string, default: string }>, bin: Record<string, string> }} */
 const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 const targets = Object.values(manifest.exports).filter((target) => typeof target !== "string");
@@ -78,7 +80,8 @@ async function bundle() {
   if (chunk === undefined || dirname(resolve(root, chunk)) !== dist)
     throw new Error(`${PROGRAM_FILE} is built as ${chunk}.`);
   for (const { path, text } of outputFiles) {
-    const named = path === resolve(root, chunk) ? nameChunk(text, basename(chunk)) : text;
+    const linked = shortenLinks(text, basename(path));
+    const named = path === resolve(root, chunk) ? nameChunk(linked, basename(chunk)) : linked;
     const { code = "" } = await minify(named, {
       ecma: 2020,
       module: true,
@@ -90,6 +93,29 @@ async function bundle() {
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(path, code);
   }
+}
+
+/**
+ * Chunks are imported by our own files only, so that what they export needs no long name: the lists were 25 KB of the tarball.
+ * esbuild writes each list as a statement at the beginning of a line.
+ * @param {string} text
+ * @param {string} file
+ */
+function shortenLinks(text, file) {
+  return text.replace(/^(import|export) \{([^}]*)\}(?: from "([^"]+)")?;$/gm, (statement, kind, list, from) => {
+    const source = from === undefined ? file : basename(from);
+    if (!source.startsWith("chunk-")) return statement;
+    const names = links.get(source) ?? new Map();
+    links.set(source, names);
+    /** @param {string} name */
+    const short = (name) => names.get(name) ?? names.set(name, `$${names.size.toString(36)}`).get(name);
+    const items = list.split(",").map((/** @type {string} */ one) => {
+      const [first = "", second = first] = one.trim().split(" as ");
+      // `import { name as local }`, `export { local as name }`, and `export { name as other } from`, where `name` is the chunk's.
+      return kind === "export" && from === undefined ? `${first} as ${short(second)}` : `${short(first)} as ${second}`;
+    });
+    return `${kind} { ${items.join(", ")} }${from === undefined ? "" : ` from "${from}"`};`;
+  });
 }
 
 /**
