@@ -35,11 +35,12 @@ export function ownFolder(): string | null {
 /** Throws if this code is not running from the file it was built as. */
 export function assertNotBundled(): void {
   if (codeFolder() !== null) return;
+  const here: string | undefined = import.meta.url;
   throw new OutliveError(
     ErrorCode.optionInvalid,
     "Outlive was bundled into this program, and a bundle lacks the files that its maintenance thread and its file checks run.",
     "Mark `outlive` as external in the bundler (esbuild: `--external:outlive`) and install it next to the program. A program that only enqueues can bundle `outlive/client`.",
-    { file: (import.meta.url as string | undefined) ?? null },
+    { file: here ?? null },
   );
 }
 
