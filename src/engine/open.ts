@@ -7,6 +7,7 @@ import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
+import type { Broker } from "../stores/broker.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { batchesOf, schedulesOf } from "./batch.ts";
@@ -55,6 +56,7 @@ async function make(
   const jobs = options.jobs ?? [];
   const contracts = contractsOf(jobs);
   const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
+  const broker = await brokerOf(options.broker);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
@@ -82,7 +84,7 @@ async function make(
     ...(options.network && { wire: { wire: options.network } }),
     schedules: schedulesOf(jobs),
     collections: collectionsOf(jobs),
-    broker: options.broker ?? null,
+    broker,
     blobs,
     ...deps,
     clock,
@@ -96,6 +98,12 @@ async function make(
     await engine.close();
   };
   return { engine, declare: () => backend.store.declare(kinds), abandon };
+}
+
+/** Its driver is loaded when it is connected; without a broker not even its adapter is. */
+async function brokerOf(given: EngineOptions["broker"]): Promise<Broker | null> {
+  if (given === undefined) return null;
+  return typeof given === "string" ? (await import("../brokers/rabbitmq/rabbitmq.ts")).rabbitmq(given) : given;
 }
 
 // Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.
