@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { alive } from "../examples/executor-jobs.ts";
 import { job, open, type Run } from "../src/index.ts";
 import { untilState, untilTrue } from "./support/processes.ts";
+import { sharedRabbitmq } from "./support/rabbitmq.ts";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 /** How long a line may take: a limit, never a wait. */
@@ -390,4 +391,59 @@ test("executor-jobs: a heartbeat that the store can't take now is logged and sen
   assert.equal(await alive(run, () => done.promise, 5), "done");
   assert.equal(logged.mock.callCount(), 1);
   assert.match(String(logged.mock.calls[0]!.arguments[0]), /heartbeat of job a failed and is sent again/);
+});
+
+test("examples/collect.ts, its worker killed in every state and its producer in the middle, has every part and the result once", async (t) => {
+  const broker = await sharedRabbitmq();
+  const before = process.env["OUTLIVE_BROKER"];
+  process.env["OUTLIVE_BROKER"] = broker;
+  t.after(() => {
+    if (before === undefined) delete process.env["OUTLIVE_BROKER"];
+    else process.env["OUTLIVE_BROKER"] = before;
+  });
+  const { cwd, start } = folder(t);
+  const workers: Example[] = [];
+  /** Lets a worker run until it prints this, and kills it there. */
+  const killedAt = async (pattern: RegExp): Promise<void> => {
+    const worker = start("collect.ts", "work");
+    workers.push(worker);
+    await worker.until(pattern);
+    worker.kill("SIGKILL");
+    await worker.exited;
+  };
+  const asking = killedAt(/^asks for tx-1$/m);
+  asking.catch(() => {});
+  await workers[0]!.until(/^working$/m);
+  await start("collect.ts", "scan", "tx-1").untilEnd();
+  await asking;
+  const producer = start("collect.ts", "produce");
+  const collecting = killedAt(/^part \d+$/m);
+  collecting.catch(() => {});
+  await producer.until(/^sent 9$/m);
+  producer.kill("SIGKILL");
+  await collecting;
+  start("collect.ts", "produce");
+  await killedAt(/^loads tx-1$/m);
+  await killedAt(/^tx-1 is notified$|^result of tx-1$/m);
+  const last = start("collect.ts", "work");
+  await last.until(/^working$/m);
+  await using engine = await open(`sqlite:${join(cwd, "scans.db")}`, { logger: false });
+  const { jobs } = await untilTrue(
+    () => engine.list(),
+    ({ jobs: all }) => all.length >= 4 && all.every(({ state, id }) => state === "succeeded" || id === "tx-1:clean-up"),
+    "everything that follows has run",
+  );
+  assert.equal(jobs.filter(({ kind }) => kind === "example-scan").length, 1, "one job follows the last part");
+  assert.equal(jobs.filter(({ kind }) => kind === "example-result").length, 1, "the notification is one job");
+  const found = (await engine.collection("tx-1"))!;
+  assert.deepEqual(
+    [found.state, found.series["files"]?.have, found.series["files"]?.missing, found.parked.length],
+    ["notified", 12, "", 0],
+  );
+  const all = [...workers, last].map(({ stdout }) => stdout).join("");
+  assert.match(all, /^loaded tx-1: 1 2 3 4 5 6 7 8 9 10 11 12$/m);
+  assert.deepEqual(
+    found.transitions.map(({ state }) => state),
+    ["requested", "collecting", "complete", "notified"],
+  );
 });
