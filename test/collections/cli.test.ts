@@ -44,7 +44,7 @@ export const scan = collection(${JSON.stringify(kind)}, { series: ["files"], mes
       const text = (
         await cli(
           t,
-          args.filter((one) => !/--(retry|drop|yes|cancel)/.test(one)),
+          args.filter((one) => !/--(retry|drop|cancel)/.test(one)),
           at,
         )
       ).stdout;
@@ -74,7 +74,7 @@ test("collections, collection, put, abandon and parked show and do what the engi
   const one = await run("collection", "a");
   assert.equal((one.json["series"] as { files: { missing: string } }).files.missing, "2-3");
   assert.match(one.text, /lacks 2 of 3 \(2-3\)/);
-  const abandoned = await run("abandon", "b", "--yes");
+  const abandoned = await run("abandon", "b");
   assert.equal(abandoned.code, 0, JSON.stringify(abandoned));
   assert.equal((await engine.collection("b"))?.state, "abandoned");
   const backing = await openStore(systemClock, store.slice("sqlite:".length));

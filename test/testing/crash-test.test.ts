@@ -282,7 +282,7 @@ test("a collection is killed where it is opened, at every part, and in each of i
     "after part files 2 was kept",
     "after the collection became complete",
     "before the collection became notified",
-    "before step load was stored (done)",
+    'after step "load" returned, before its result was kept (done)',
     "after the settlement was durable (notify)",
   ];
   const report = await crashTest(collecting, {
