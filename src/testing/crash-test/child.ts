@@ -170,9 +170,15 @@ async function collected(
 ): Promise<() => Promise<Ended | null>> {
   const expect = Object.fromEntries(Object.entries(parts).map(([series, all]) => [series, all.length]));
   await engine.collect(collection, JSON.parse(input!.json) as never, { id, expect });
-  for (const [series, all] of Object.entries(parts))
-    for (const [at, text] of all.entries()) await engine.put(collection, id, series, at + 1, Buffer.from(text));
+  let isPut = false;
   return async () => {
+    // A producer sends when it has been asked.
+    const asked = await engine.get(`${id}:request`);
+    if (!isPut && (!asked || !isTerminal(asked.state))) return null;
+    if (!isPut)
+      for (const [series, all] of Object.entries(parts))
+        for (const [at, text] of all.entries()) await engine.put(collection, id, series, at + 1, Buffer.from(text));
+    isPut = true;
     const info = await engine.collection(id);
     const done = await engine.get(`${id}:done`);
     const isOpen = info?.state === "requested" || info?.state === "collecting" || info?.state === "complete";
