@@ -43,7 +43,9 @@ export class Intake {
 
   /** What became of each, in their order. Resolves when all of it is durable. */
   async put(kind: string, incoming: readonly IncomingPart[]): Promise<PutAnswer[]> {
-    const asked = this.#known.call(incoming.map(({ data: _, ...place }) => place));
+    const asked = this.#known.call(
+      incoming.map(({ collection, series, ordinal }) => ({ collection, series, ordinal })),
+    );
     // While the store looks. A call that fails is reported below.
     asked.catch(() => {});
     const hashes = incoming.map(({ data }) => sha256(data));

@@ -20,7 +20,7 @@ interface Prepared {
   readonly cwd: string;
   readonly scan: ReturnType<typeof collection>;
   /** One command; its JSON, and its text for people. */
-  run(...args: string[]): Promise<{ code: number | null; json: Record<string, unknown>; text: string }>;
+  readonly run: (...args: string[]) => Promise<{ code: number | null; json: Record<string, unknown>; text: string }>;
 }
 
 function prepared(t: TestContext): Prepared {
@@ -37,8 +37,8 @@ export const scan = collection(${JSON.stringify(kind)}, { series: ["files"], mes
     kind,
     store,
     cwd: place.folder,
-    scan: scan as never,
-    async run(...args) {
+    scan,
+    run: async (...args) => {
       const at = { store, cwd: place.folder, env };
       const { code, stdout, stderr } = await cli(t, [...args, "--json"], at);
       const text = (

@@ -244,8 +244,8 @@ async function partsOf(
 
 // ---- parked messages
 
-function parkedBody({ id: _, ...body }: ParkedMessage): string {
-  return JSON.stringify(body);
+function parkedBody({ kind, collection, series, ordinal, reason, blob, bytes }: ParkedMessage): string {
+  return JSON.stringify({ kind, collection, series, ordinal, reason, blob, bytes });
 }
 
 async function parked(
