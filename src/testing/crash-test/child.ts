@@ -181,8 +181,8 @@ async function collected(
     isPut = true;
     const info = await engine.collection(id);
     const done = await engine.get(`${id}:done`);
-    const isOpen = info?.state === "requested" || info?.state === "collecting" || info?.state === "complete";
-    if (!info || isOpen || !done || !isTerminal(done.state)) return null;
+    const notify = await engine.get(`${id}:notify`);
+    if (!info || !done || !isTerminal(done.state) || !notify || !isTerminal(notify.state)) return null;
     const series = Object.entries(info.series).map(([name, { have, bytes, missing }]) => [name, have, bytes, missing]);
     return {
       ended: info.state === "notified" ? done.state : info.state,
