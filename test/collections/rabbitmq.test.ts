@@ -18,7 +18,6 @@ import {
 import { rabbitmq } from "../../src/rabbitmq.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
 import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
-import { SmallDisk } from "../support/small-disk.ts";
 
 const EXCHANGE = "outlive.collections";
 
@@ -319,55 +318,4 @@ test("a queue that exists with other arguments is named, again and again, and no
   assert.equal(await engine.put(scan, "a", "files", 1, Buffer.from("one")), "accepted");
   await channel.deleteQueue(`outlive.${kind}.part`);
   await untilConsuming(engine);
-});
-
-test("a full blob store acknowledges nothing and says so, another kind goes on, and with room again the parts are stored", async (t) => {
-  const [full, other] = [freshKind(), freshKind()];
-  const channel = await channelOf(t);
-  cleaned(t, channel, full);
-  cleaned(t, channel, other);
-  const disk = new SmallDisk(t, "1m");
-  const small = collection(full, { series: ["files"] }).done(() => {});
-  const url = await sharedRabbitmq();
-  const engine = await open(`sqlite:${join(mkdtempSync(join(tmpdir(), "outlive-test-")), "jobs.db")}`, {
-    jobs: [small],
-    blobs: join(disk.folder, "blobs"),
-    broker: url,
-    logger: false,
-    heartbeat: PATIENT,
-  });
-  t.after(() => engine.close({ grace: "0ms" }));
-  const elsewhere = collection(other, { series: ["files"] }).done(() => {});
-  const { engine: neighbour } = await place(t, [elsewhere]);
-  for (const [of, kind] of [
-    [engine, small],
-    [neighbour, elsewhere],
-  ] as const) {
-    const connected = untilConsuming(of);
-    await of.collect(kind, null, { id: "a", expect: { files: 1 } });
-    await of.start();
-    await connected;
-  }
-  const failures: string[] = [];
-  engine.on("store.failed", ({ error }) => failures.push(error.code ?? ""));
-  disk.fill();
-  await assert.rejects(engine.put(small, "a", "files", 1, Buffer.from("one")), { code: ErrorCode.blobsFull });
-  await new Producer(channel, full).part("a", "files", 1, "one");
-  await new Producer(channel, other).part("a", "files", 1, "one");
-  const isThere = (of: Engine): Promise<unknown> =>
-    untilTrue(
-      () => of.collection("a"),
-      (found) => found?.series["files"]?.have === 1,
-      "the part is stored",
-    );
-  await isThere(neighbour);
-  await untilTrue(
-    () => failures,
-    (all) => all.includes(ErrorCode.blobsFull),
-    "it says that the blob store is full",
-  );
-  assert.equal((await engine.collection("a"))?.series["files"]?.have, 0);
-  disk.makeRoom();
-  await isThere(engine);
-  assert.deepEqual(await engine.parked({ kind: full }), []);
 });
