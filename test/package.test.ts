@@ -210,7 +210,7 @@ test("the package holds the built files and the documents, and no test or source
 });
 
 // One file per source file, with the documents, was 868 KB. As entries and chunks with short names of locals it was 711, without the documents,
-// which are in the repository, 617, without comments that nobody's editor shows and the comments of SQL and Lua 596.
+// which are in the repository, 617, without comments that no editor shows and the comments of SQL and Lua 596.
 test("the tarball is at most 600 KB", () => {
   assert.ok(packedBytes <= 600_000, `${packedBytes} bytes in ${packedFiles.length} files`);
 });

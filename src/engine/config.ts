@@ -12,7 +12,7 @@ import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Node } from "yaml";
 
-type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "broker" | "postgres" | "redis"> & {
+type FileOptions = Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "readOnly" | "postgres" | "redis"> & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
   readonly redis?: Omit<NonNullable<EngineOptions["redis"]>, "client">;
@@ -133,7 +133,7 @@ export function resolveConfig(
       value:
         key === "store"
           ? shownAddress(store)
-          : key === "liveness"
+          : key === "liveness" || (key === "broker" && typeof valueOf(key, storeName) === "string")
             ? shownAddress(String(valueOf(key, storeName)))
             : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
@@ -142,7 +142,7 @@ export function resolveConfig(
   };
 }
 
-/** A blob store is shown as the place where it is. */
+/** A blob store or a broker is shown as the place where it is. */
 function shownBlobs(value: unknown): unknown {
   return typeof value === "object" && value !== null && "place" in value ? value.place : value;
 }
@@ -161,7 +161,7 @@ export function leavesOf(config: object, sourceOf: (path: readonly string[]) => 
 
 /** Whether the value of this setting may be an object, whose keys are not settings. */
 export function mayBeObject(key: string): boolean {
-  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs"].includes(SETTINGS[key as SettingKey].type);
+  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs", "broker"].includes(SETTINGS[key as SettingKey].type);
 }
 
 /** An error of the configuration. */

@@ -8,6 +8,7 @@ import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
+import type { Broker } from "../stores/broker.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { batchesOf, schedulesOf } from "./batch.ts";
@@ -57,6 +58,7 @@ async function make(
   const contracts = contractsOf(jobs);
   const collections = collectionsOf(jobs);
   const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
+  const broker = await brokerOf(options.broker);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
@@ -84,7 +86,7 @@ async function make(
     ...(options.network && { wire: { wire: options.network } }),
     schedules: schedulesOf(jobs),
     collections,
-    broker: options.broker ?? null,
+    broker,
     blobs,
     ...deps,
     clock,
@@ -105,6 +107,12 @@ async function make(
     if (Object.keys(counts).length > 0) bus.emit("collections.found", { counts });
   };
   return { engine, declare: () => backend.store.declare(kinds), reportCollections, abandon };
+}
+
+/** Its driver is loaded when it is connected; without a broker not even its adapter is. */
+async function brokerOf(given: EngineOptions["broker"]): Promise<Broker | null> {
+  if (given === undefined) return null;
+  return typeof given === "string" ? (await import("../brokers/rabbitmq/rabbitmq.ts")).rabbitmq(given) : given;
 }
 
 // Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.

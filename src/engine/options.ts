@@ -109,7 +109,7 @@ export interface EngineOptions {
   /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
   readonly network?: Wire;
   /** The message broker from which collections get their parts, and to which they publish. Default: none. */
-  readonly broker?: Broker;
+  readonly broker?: string | Broker;
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }

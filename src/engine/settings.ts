@@ -45,6 +45,8 @@ export type Setting = Described &
     | { readonly type: "globs"; readonly default: string }
     /** A folder, or a store that only code can make. */
     | { readonly type: "blobs"; readonly default: null }
+    /** The address of a broker, or one that only code can make. */
+    | { readonly type: "broker"; readonly default: null }
     /** Where a server listens. */
     | { readonly type: "listen"; readonly default: string }
     /** A number, or a number per kind. */
@@ -266,6 +268,13 @@ export const SETTINGS = {
     sentence:
       "Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection.",
   },
+  broker: {
+    type: "broker",
+    default: null,
+    otherwise: "none",
+    env: "OUTLIVE_BROKER",
+    sentence: "The message broker from which collections get their parts, and to which they publish.",
+  },
   "work.processes": {
     type: "integer",
     default: 1,
@@ -340,15 +349,6 @@ export const PROGRAM_OPTIONS = {
     otherwise: "a pool of its own",
     sentence:
       "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
-  },
-  broker: {
-    type: "code",
-    default: null,
-    takes: "what rabbitmq() of outlive/rabbitmq returned",
-    accepts: (value) =>
-      isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
-    otherwise: "none",
-    sentence: "The message broker from which collections get their parts, and to which they publish.",
   },
   "redis.client": {
     type: "code",

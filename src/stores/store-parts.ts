@@ -489,6 +489,7 @@ export interface Inconsistency {
     | "corrupt-content"
     | "block-without-job"
     | "batch-disagrees"
+    | "collection-disagrees"
     | "held-without-door"
     | "door-without-held"
     | "slot-disagrees"

@@ -47,7 +47,6 @@ const ENGINE = [
   "on",
   "operator",
   "pause",
-  "reportCollections",
   "resume",
   "retry",
   "runUntilIdle",

@@ -1,7 +1,7 @@
 // Jobs for the tests of `crashTest`: some that are careful, and some that are not.
 import { randomUUID } from "node:crypto";
 import { appendFileSync, readFileSync } from "node:fs";
-import { batch, job, TerminalError } from "../../src/index.ts";
+import { batch, collection, job, TerminalError } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { effect } from "../../src/testing/index.ts";
 
@@ -124,3 +124,19 @@ bookedRows.handle((row, run) =>
     run.write("booked.csv", `${tx.get<{ n: number }>("SELECT count(*) AS n FROM booked")!.n}\n`);
   }),
 );
+
+/** Loads its parts in a step, under a key; asks its producer and notifies by messages. */
+export const collecting = collection("collecting", { series: ["files"] })
+  .request((_input, run) => run.publish("scanners", {}))
+  .done(async (collected, run) => {
+    await run.step("load", async () => {
+      for await (const part of collected.parts("files"))
+        effect(`load ${part.ordinal}`, { key: run.key(`${part.ordinal}`) });
+    });
+  })
+  .notify("results");
+
+/** Loads its parts, and its receiver can't know a repetition. */
+export const keylessCollecting = collection("keyless-collecting", { series: ["files"] }).done(async (collected) => {
+  for await (const part of collected.parts("files")) effect(`load ${part.ordinal}`);
+});

@@ -10,6 +10,8 @@ import { crashTest } from "../../src/testing/index.ts";
 import {
   booked,
   bookedRows,
+  collecting,
+  keylessCollecting,
   calling,
   careful,
   carelesslyWaiting,
@@ -271,4 +273,37 @@ test("rows with a commit of their own are killed before, inside and after it, an
     ),
   );
   assert.equal(report.ok, true, report.text);
+});
+
+test("a collection is killed where it is opened, at every part, and in each of its jobs, and comes to the same once", async () => {
+  const points = [
+    "after the collection was opened",
+    "before part files 1 was kept",
+    "after part files 2 was kept",
+    "after the collection became complete",
+    "before the collection became notified",
+    'after step "load" returned, before its result was kept (done)',
+    "after the settlement was durable (notify)",
+  ];
+  const report = await crashTest(collecting, {
+    module,
+    input: null,
+    parts: { files: ["a", "b"] },
+    points: (point) => points.includes(point),
+  });
+  assert.deepEqual(report.runs.map(({ point }) => point).toSorted(), points.toSorted());
+  assert.equal(report.ok, true, report.text);
+});
+
+test("what follows a collection is found to happen twice if its receiver can't know a repetition", async () => {
+  const report = await crashTest(keylessCollecting, {
+    module,
+    input: null,
+    parts: { files: ["a"] },
+    points: (point) => point === "after the handler returned, before that was settled (done)",
+  });
+  assert.deepEqual(
+    report.runs.map(({ twice }) => twice),
+    [["load 1"]],
+  );
 });

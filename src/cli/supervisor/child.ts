@@ -246,9 +246,12 @@ export interface WorkOrder {
   /** Which of the supervisor's places it fills: 1, 2, ... */
   readonly place: number;
   readonly store: string;
-  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "blobs"> & { readonly blobs?: string };
-  /** The configuration file that makes the blob store, if it is not a folder: what code made can't be sent. */
-  readonly blobsFrom: string | null;
+  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "blobs" | "broker"> & {
+    readonly blobs?: string;
+    readonly broker?: string;
+  };
+  /** The configuration file that makes the blob store or the broker, if they are not addresses: what code made can't be sent. */
+  readonly madeBy: string | null;
   readonly globs: JobGlobs;
   readonly only: readonly string[] | null;
   readonly concurrency: number | Readonly<Record<string, number>> | null;

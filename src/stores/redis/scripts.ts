@@ -6,6 +6,7 @@ import * as attempts from "./lua/attempts.ts";
 import { ADMISSION } from "./lua/admission.ts";
 import * as batches from "./lua/batches.ts";
 import { BLOCKS } from "./lua/blocks.ts";
+import * as collections from "./lua/collections.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
@@ -169,6 +170,25 @@ const SCRIPTS = {
   outputPage: reading(batches.OUTPUT_PAGE),
   outputFiles: reading(batches.OUTPUT_FILES),
   countRows: reading(batches.COUNT_ROWS),
+  openCollection: { ...adding(collections.OPEN_COLLECTION), parts: ENQUEUING },
+  announce: { ...adding(collections.ANNOUNCE), parts: ENQUEUING },
+  putParts: { ...adding(collections.PUT), parts: ENQUEUING },
+  stepCollection: { ...writing(collections.STEP), parts: ENQUEUING },
+  removeCollection: { ...writing(collections.REMOVE_COLLECTION), parts: ENQUEUING },
+  park: { ...writing(collections.PARK), parts: ENQUEUING },
+  unpark: { ...writing(collections.UNPARK), parts: ENQUEUING },
+  knownParts: reading(collections.KNOWN),
+  getCollections: reading(collections.GET_COLLECTIONS),
+  listCollections: reading(collections.LIST_COLLECTIONS),
+  countCollections: reading(collections.COUNT_COLLECTIONS),
+  parts: reading(collections.PARTS),
+  missing: reading(collections.MISSING),
+  dueCollections: reading(collections.DUE_COLLECTIONS),
+  parked: reading(collections.PARKED),
+  checkCollections: examining(collections.CHECK_COLLECTIONS),
+  checkParked: examining(collections.CHECK_PARKED),
+  repairCollections: repairing(collections.REPAIR_COLLECTIONS),
+  repairParked: repairing(collections.REPAIR_PARKED),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;

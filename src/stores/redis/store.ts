@@ -5,6 +5,7 @@ import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
 import { batches } from "./batches.ts";
+import { collections } from "./collections.ts";
 import type { Connection } from "./connection.ts";
 import { inOurWords } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
@@ -68,6 +69,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       upkeep: upkeep(connection),
       schedules: schedules(connection),
       batches: batches(connection),
+      collections: collections(connection),
     },
     { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
   );

@@ -5,6 +5,7 @@ import { pathToFileURL } from "node:url";
 import { openBlobs } from "../../blobs.ts";
 import { batchesOf, isBatch } from "../../engine/batch.ts";
 import { contractsOf } from "../../engine/client.ts";
+import { collectionsOf, isCollection } from "../../engine/collection.ts";
 import { Engine } from "../../engine/engine.ts";
 import { engineSettings, settingsWithDefaults } from "../../engine/options.ts";
 import { batchOfBlockId } from "../../job/batches.ts";
@@ -17,8 +18,9 @@ import { awaitedAt } from "../../job/waits.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { openBackend } from "../../stores/registry.ts";
-import { tellingStore, tellingSubmission, watchRequests } from "./effects.ts";
+import { recordingBroker, tellingCollections, tellingStore, tellingSubmission, watchRequests } from "./effects.ts";
 
+type AnyCollection = NonNullable<ReturnType<ReturnType<typeof collectionsOf>["get"]>>;
 type AnyBatch = NonNullable<ReturnType<ReturnType<typeof batchesOf>["get"]>>;
 
 /** What the parent says. */
@@ -31,7 +33,9 @@ export interface Order {
   readonly input: { readonly json: string } | null;
   /** Of a batch. */
   readonly context: string;
-  /** Where output files go. */
+  /** Of a collection: the parts of each series, from the first. */
+  readonly parts: Readonly<Record<string, readonly string[]>>;
+  /** Where output files and parts go. */
   readonly blobs: string;
   /** What is sent when the job waits for a signal, by its name. */
   readonly signals: Readonly<Record<string, Json>>;
@@ -44,7 +48,7 @@ export interface Order {
 /** What the child says. */
 export type Message =
   | { readonly point: string }
-  /** `left`: what a batch has left behind, which has to be the same in every run. */
+  /** `left`: what a batch or a collection has left behind, which has to be the same in every run. */
   | { readonly ended: string; readonly error: string | null; readonly left?: string };
 
 main(JSON.parse(process.argv[2]!) as Order).catch((thrown: unknown) => {
@@ -56,7 +60,14 @@ async function main(order: Order): Promise<void> {
   const jobs = await jobsOf(order);
   const contracts = contractsOf(jobs);
   const batch = batchesOf(jobs).get(order.kind);
-  if (batch ? !batch.handlers.row && !batch.handlers.block : !contracts.get(order.kind)?.handler)
+  const collection = collectionsOf(jobs).get(order.kind);
+  if (
+    collection
+      ? !collection.isRunnable
+      : batch
+        ? !batch.handlers.row && !batch.handlers.block
+        : !contracts.get(order.kind)?.handler
+  )
     throw new Error(`${order.module} exports no job named ${order.kind} with a handler.`);
   watchRequests();
   const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
@@ -72,14 +83,18 @@ async function main(order: Order): Promise<void> {
     }
     if (order.killAt === null) process.send!({ point } satisfies Message);
   };
-  const store = batch
-    ? tellingSubmission(tellingStore(backend.store, nameInBatch, reached), reached)
-    : tellingStore(backend.store, (id) => (id === order.jobId ? "" : null), reached);
+  const store = collection
+    ? tellingCollections(tellingStore(backend.store, nameInCollection, reached), reached)
+    : batch
+      ? tellingSubmission(tellingStore(backend.store, nameInBatch, reached), reached)
+      : tellingStore(backend.store, (id) => (id === order.jobId ? "" : null), reached);
   const engine = new Engine({
     backend: { ...backend, store },
     settings,
     contracts,
     batches: batchesOf(jobs),
+    collections: collectionsOf(jobs),
+    broker: recordingBroker(),
     blobs: openBlobs(order.blobs),
     clock,
     random,
@@ -89,7 +104,11 @@ async function main(order: Order): Promise<void> {
   });
   await backend.store.declare([...contracts.values()].map((one) => settingsWithDefaults(one, settings)));
   await engine.operator.recoverAtOpen();
-  const isEnded = await (batch ? submitted(engine, batch, order) : enqueued(engine, contracts.get(order.kind)!, order));
+  const isEnded = await (collection
+    ? collected(engine, collection, order)
+    : batch
+      ? submitted(engine, batch, order)
+      : enqueued(engine, contracts.get(order.kind)!, order));
   const worker = await engine.start({ concurrency: 1 });
   for (;;) {
     const ended = await isEnded();
@@ -143,6 +162,40 @@ async function submitted(
   };
 }
 
+/** Everything is put by every process, as its producer would do it after a crash. */
+async function collected(
+  engine: Engine,
+  collection: AnyCollection,
+  { jobId: id, input, parts }: Order,
+): Promise<() => Promise<Ended | null>> {
+  const expect = Object.fromEntries(Object.entries(parts).map(([series, all]) => [series, all.length]));
+  await engine.collect(collection, JSON.parse(input!.json) as never, { id, expect });
+  let isPut = false;
+  return async () => {
+    // A producer sends when it has been asked.
+    const asked = await engine.get(`${id}:request`);
+    if (!isPut && (!asked || !isTerminal(asked.state))) return null;
+    if (!isPut)
+      for (const [series, all] of Object.entries(parts))
+        for (const [at, text] of all.entries()) await engine.put(collection, id, series, at + 1, Buffer.from(text));
+    isPut = true;
+    const info = await engine.collection(id);
+    const done = await engine.get(`${id}:done`);
+    const notify = await engine.get(`${id}:notify`);
+    if (!info || !done || !isTerminal(done.state) || !notify || !isTerminal(notify.state)) return null;
+    const series = Object.entries(info.series).map(([name, { have, bytes, missing }]) => [name, have, bytes, missing]);
+    return {
+      ended: info.state === "notified" ? done.state : info.state,
+      error: done.error?.message ?? null,
+      left: JSON.stringify({ series, completed: info.transitions.filter(({ state }) => state === "complete").length }),
+    };
+  };
+}
+
+function nameInCollection(jobId: string): string {
+  return ` (${jobId.slice(jobId.lastIndexOf(":") + 1)})`;
+}
+
 /** Ids of batches are new in every run, and points are not. */
 function nameInBatch(jobId: string): string {
   const block = batchOfBlockId(jobId);
@@ -163,7 +216,7 @@ async function sendSignal({ id, waitsAt }: JobInfo, engine: Engine, signals: Ord
   await engine.signal(id, awaited.name, signals[awaited.name], { id: waitsAt! });
 }
 
-/** All jobs and batches that the module exports: a parent's children run here, too. */
+/** All jobs, batches and collections that the module exports: a parent's children run here, too. */
 async function jobsOf({ module }: Order): Promise<readonly object[]> {
   const exports = Object.values((await import(pathToFileURL(module).href)) as object).flatMap((value: unknown) =>
     Array.isArray(value) ? (value as unknown[]) : [value],
@@ -171,6 +224,7 @@ async function jobsOf({ module }: Order): Promise<readonly object[]> {
   return exports.filter(
     (value): value is object =>
       isBatch(value) ||
+      isCollection(value) ||
       (typeof value === "object" && typeof (value as AnyContract | null)?.settings?.name === "string"),
   );
 }

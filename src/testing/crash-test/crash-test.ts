@@ -1,4 +1,4 @@
-// `crashTest`: the user's own job or batch, killed at every boundary of a step, a wait or the end of rows and before its settlement, each time on a
+// `crashTest`: the user's own job, batch or collection, killed at every boundary of a step, a wait, the end of rows or a part and before its settlement, each time on a
 // fresh store, then run to its end by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -16,6 +16,8 @@ export interface CrashTestOptions<In> {
   readonly module: string | URL;
   /** The job's input; the rows of a batch. */
   readonly input: In;
+  /** The parts of a collection, by series, from the first; they are put by `put`, and what it publishes is an effect with its message id as the key. Default: none. */
+  readonly parts?: Readonly<Record<string, readonly string[]>>;
   /** The context of a batch. Default: null. */
   readonly context?: Json;
   /** What the job gets when it waits for a signal, by the signal's name. Default: no signal comes, and such a wait ends by its timeout. */
@@ -36,7 +38,7 @@ export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
-  /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
+  /** The state in which the job, the batch or what follows the collection ended; "never": it did not in `limitMs`; "different": a batch has other rows or files, or a collection other parts, than without a kill. */
   readonly ended: string;
   /** What went wrong in this run; null if nothing did. */
   readonly error: string | null;
@@ -147,14 +149,18 @@ class Bench<In> {
   }
 
   #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
-    const { module, input, signals = {}, context = null } = this.#options;
+    const { module, input, signals = {}, context = null, parts = {} } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
       module: typeof module === "string" && !module.startsWith("file:") ? module : fileURLToPath(module),
       kind: this.#kind,
       jobId: JOB_ID,
-      input: first || Array.isArray(input) ? { json: encodeJson(input, "The input of the crash test") } : null,
+      input:
+        first || Array.isArray(input) || this.#options.parts !== undefined
+          ? { json: encodeJson(input, "The input of the crash test") }
+          : null,
       context: encodeJson(context, "The context of the crash test"),
+      parts,
       blobs: join(folder, "blobs"),
       signals,
       killAt,

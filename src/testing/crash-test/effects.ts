@@ -4,6 +4,7 @@
 import { subscribe } from "node:diagnostics_channel";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { WAIT_PREFIX } from "../../job/waits.ts";
+import type { Broker } from "../../stores/broker.ts";
 import type { Lease } from "../../job/lease.ts";
 import { withVerbs } from "../../stores/observed.ts";
 import type { AttemptWrite, Store, TransactionBody, Transactions } from "../../stores/port.ts";
@@ -141,6 +142,50 @@ export function tellingStore(store: Store, nameOf: NameOf, reached: Reached): St
     turn,
     ...(store.transactions && { transactions: { commit, write: writeWithin } }),
   });
+}
+
+/** The same store, except that it calls `reached` around everything that opens, fills and ends a collection. */
+export function tellingCollections(store: Store, reached: Reached): Store {
+  const collections = store.collections!;
+  const around = async <T>(what: string, work: () => Promise<T>): Promise<T> => {
+    reached(`before ${what}`);
+    const answer = await work();
+    reached(`after ${what}`);
+    return answer;
+  };
+  return withVerbs(store, {
+    collections: {
+      open: (draft) => around("the collection was opened", () => collections.open(draft)),
+      put: (parts) =>
+        around(`part ${parts.map(({ series, ordinal }) => `${series} ${ordinal}`).join(", ")} was kept`, () =>
+          collections.put(parts),
+        ),
+      step: (step) => around(`the collection became ${step.to}`, () => collections.step(step)),
+    },
+  });
+}
+
+/** In place of a broker: what is published is an effect, and its message id the key by which its receiver knows a repetition. */
+export function recordingBroker(): Broker {
+  return {
+    place: "the crash test",
+    consumes: [],
+    async publish({ target, messageId }) {
+      effect(`publish to ${typeof target === "string" ? target : `${target.exchange} ${target.routingKey}`}`, {
+        key: messageId,
+      });
+    },
+    wire: ({ kind }) => ({
+      exchange: "",
+      header: `${kind}.header`,
+      part: `${kind}.part`,
+      queues: { header: `${kind}.header`, part: `${kind}.part` },
+    }),
+    prepare: async () => {},
+    discard: async () => {},
+    startConsuming: () => ({ set: () => {}, stop: async () => {} }),
+    close: async () => {},
+  };
 }
 
 /** The same store, except that it calls `reached` around everything that submits a batch. */
