@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { EndsWith } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
-import { type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
+import { type InterruptionReason, type OutliveError, toStoredError } from "../job/errors.ts";
 import { backoffMs, type JobDraft, type KindSettings } from "../job/job.ts";
 import { encodeJson, type Json } from "../job/json.ts";
 import { knownMark, sentMark } from "../job/requests.ts";
