@@ -44,7 +44,7 @@ export class RequestWorker {
   readonly #secrets: Secrets;
   readonly #connections: Connections;
   readonly #sender: Sender;
-  readonly #pacer = new Pacer();
+  readonly #pacer: Pacer;
   readonly #health: KeyHealth;
 
   constructor(deps: RequestWorkerDeps) {
@@ -53,6 +53,7 @@ export class RequestWorker {
     this.#secrets = new Secrets(deps.secrets, mono);
     this.#connections = new Connections(new Resolver(mono, deps.dnsServers), this.#secrets);
     this.#sender = new Sender(mono);
+    this.#pacer = new Pacer((task) => deps.clock.soon(task));
     this.#health = new KeyHealth(deps);
   }
 

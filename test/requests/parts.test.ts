@@ -99,7 +99,7 @@ test("more requests in flight than the process may open files are refused when a
 });
 
 test("requests are opened twenty at a time, and none is left waiting", async () => {
-  const pacer = new Pacer();
+  const pacer = new Pacer(setImmediate);
   const opened: number[] = [];
   const all = Array.from({ length: 100 }, async (_, n) => {
     await pacer.turn();

@@ -17,7 +17,8 @@ import { awaitedAt } from "../../job/waits.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { openBackend } from "../../stores/registry.ts";
-import { tellingStore, tellingSubmission, watchRequests } from "./effects.ts";
+import { requestsOf } from "../../engine/request.ts";
+import { isSentFor, tellingStore, tellingSubmission, tellSending, watchRequests } from "./effects.ts";
 
 type AnyBatch = NonNullable<ReturnType<ReturnType<typeof batchesOf>["get"]>>;
 
@@ -56,9 +57,12 @@ async function main(order: Order): Promise<void> {
   const jobs = await jobsOf(order);
   const contracts = contractsOf(jobs);
   const batch = batchesOf(jobs).get(order.kind);
-  if (batch ? !batch.handlers.row && !batch.handlers.block : !contracts.get(order.kind)?.handler)
+  const requests = requestsOf(jobs);
+  const isRequest = requests.has(order.kind);
+  if (!isRequest && (batch ? !batch.handlers.row && !batch.handlers.block : !contracts.get(order.kind)?.handler))
     throw new Error(`${order.module} exports no job named ${order.kind} with a handler.`);
-  watchRequests();
+  const isUnderTest = isRequest ? isSentFor(order.jobId) : () => false;
+  watchRequests(isUnderTest);
   const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
   const bus = new EventBus(toStoredError);
   const identity = processIdentity();
@@ -72,6 +76,7 @@ async function main(order: Order): Promise<void> {
     }
     if (order.killAt === null) process.send!({ point } satisfies Message);
   };
+  if (isRequest) tellSending(isUnderTest, reached);
   const store = batch
     ? tellingSubmission(tellingStore(backend.store, nameInBatch, reached), reached)
     : tellingStore(backend.store, (id) => (id === order.jobId ? "" : null), reached);
@@ -80,6 +85,9 @@ async function main(order: Order): Promise<void> {
     settings,
     contracts,
     batches: batchesOf(jobs),
+    requests,
+    // Whatever a secret is in production, a test has the value of the environment, or none that matters.
+    secrets: (name) => process.env[name] ?? "crash-test",
     blobs: openBlobs(order.blobs),
     clock,
     random,
@@ -89,7 +97,8 @@ async function main(order: Order): Promise<void> {
   });
   await backend.store.declare([...contracts.values()].map((one) => settingsWithDefaults(one, settings)));
   await engine.operator.recoverAtOpen();
-  const isEnded = await (batch ? submitted(engine, batch, order) : enqueued(engine, contracts.get(order.kind)!, order));
+  const contract = contracts.get(order.kind)!;
+  const isEnded = await (batch ? submitted(engine, batch, order) : enqueued(engine, contract, order, isRequest));
   const worker = await engine.start({ concurrency: 1 });
   for (;;) {
     const ended = await isEnded();
@@ -110,14 +119,25 @@ async function enqueued(
   engine: Engine,
   contract: AnyContract,
   { jobId, input, signals }: Order,
+  isRequest: boolean,
 ): Promise<() => Promise<Ended | null>> {
   if (input) await engine.enqueue(contract, JSON.parse(input.json) as never, { id: jobId });
   return async () => {
     const job = await engine.get(jobId);
-    if (job && isTerminal(job.state)) return { ended: job.state, error: job.error?.message ?? null };
+    if (job && isTerminal(job.state)) {
+      // What follows a request has its own effects.
+      if (isRequest && (await isBusy(engine))) return null;
+      const isUnknown = isRequest && job.error?.name === "RequestUnknown" && job.state === "dead";
+      return { ended: isUnknown ? "unknown" : job.state, error: job.error?.message ?? null };
+    }
     if (job) await sendSignal(job, engine, signals);
     return null;
   };
+}
+
+async function isBusy(engine: Engine): Promise<boolean> {
+  const counts = await engine.counts();
+  return counts.some(({ ready, held, running, delayed }) => ready + held + running + delayed > 0);
 }
 
 /** With the same key in every process: what is there is not added twice. */

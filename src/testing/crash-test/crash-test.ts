@@ -1,4 +1,4 @@
-// `crashTest`: the user's own job or batch, killed at every boundary of a step, a wait or the end of rows and before its settlement, each time on a
+// `crashTest`: the user's own job, request or batch, killed at every boundary of a step, a wait, a sending or the end of rows and before its settlement, each time on a
 // fresh store, then run to its end by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -33,7 +33,7 @@ export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
-  /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
+  /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill; "unknown": a request has failed because it must not be sent twice, as it says. */
   readonly ended: string;
   readonly error: string | null;
 }
@@ -211,7 +211,7 @@ function noteIn(folder: string): string | null {
 }
 
 function isHarmless({ notReached, ended, twice }: CrashRun): boolean {
-  return notReached === null && ended === "succeeded" && twice.length === 0;
+  return notReached === null && (ended === "succeeded" || ended === "unknown") && twice.length === 0;
 }
 
 function textOf(kind: string, runs: readonly CrashRun[]): string {
@@ -232,13 +232,19 @@ function textOf(kind: string, runs: readonly CrashRun[]): string {
   ].join("\n");
 }
 
+const IDEMPOTENT = /^(GET|HEAD|OPTIONS|PUT|DELETE|QUERY) /;
+
 function lineOf(run: CrashRun): string {
   const { point, notReached, ended, error, twice, twiceUnderOneKey } = run;
   if (notReached !== null) return `  BAD  not reached: ${point}\n         ${notReached}`;
   const all = [
     ...(ended === "succeeded" ? [] : [`it ended ${ended}${error === null ? "" : ` (${error})`}`]),
     ...twice.map((what) => `happened twice: ${what}`),
-    ...twiceUnderOneKey.map((what) => `sent again under the same idempotency key: ${what}`),
+    ...twiceUnderOneKey.map((what) =>
+      IDEMPOTENT.test(what)
+        ? `sent again, by a method that is idempotent: ${what}`
+        : `sent again under the same idempotency key: ${what}`,
+    ),
   ];
   return `  ${isHarmless(run) ? "ok  " : "BAD "} killed ${[point, ...all].join("\n         ")}`;
 }
