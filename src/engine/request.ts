@@ -19,6 +19,8 @@ import {
   type Sent,
 } from "../requests/contract.ts";
 import type { Secret } from "../requests/secrets.ts";
+import type { Wire } from "../requests/wire.ts";
+import type { FetchOptions, RequestAttempt } from "../worker/run.ts";
 import { check, refuse } from "./option-checks.ts";
 import { job, kindChoice, limitSettings, type RetryOptions, schemaOf } from "./options.ts";
 import { REQUEST_OPTIONS } from "./settings.ts";
@@ -363,6 +365,23 @@ function hostOf(name: string, send: AnyOptions["send"], input: never): string {
 }
 
 // ---- what an engine does with them
+
+/** The `fetch` of an attempt. What sends is loaded at the first call: most handlers make none. */
+export function runFetch(attempt: RequestAttempt, options: FetchOptions, wire: Wire | undefined): typeof fetch {
+  const { ifUnknown } = options ?? {};
+  refuse(
+    ifUnknown !== "resend" && ifUnknown !== "fail",
+    "ifUnknown of run.fetch",
+    `is ${JSON.stringify(ifUnknown)}`,
+    'Say what is done if a POST was sent and its outcome is unknown: run.fetch({ ifUnknown: "resend" }) or "fail".',
+  );
+  let made: typeof fetch | undefined;
+  return async (input, init) => {
+    const { fetchOf } = await import("../requests/run-fetch.ts");
+    made ??= fetchOf(attempt, options, wire);
+    return made(input, init);
+  };
+}
 
 /** The kinds that a request stands for. */
 export function kindsOfRequest(one: AnyRequest): readonly object[] {

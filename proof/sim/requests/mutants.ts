@@ -16,11 +16,12 @@ function settling(change: (settlement: Settlement) => Settlement): NonNullable<M
 }
 
 /** Writes for which something else is done. */
-function writing(write: (store: Store, one: FencedWrite) => ReturnType<Store["write"]> | null): NonNullable<Mutant["asks"]> {
+function writing(
+  write: (store: Store, one: FencedWrite) => ReturnType<Store["write"]> | null,
+): NonNullable<Mutant["asks"]> {
   return (store) =>
     withVerbs(store, {
-      write: async (writes) =>
-        (await Promise.all(writes.map((one) => write(store, one) ?? store.write([one])))).flat(),
+      write: async (writes) => (await Promise.all(writes.map((one) => write(store, one) ?? store.write([one])))).flat(),
     });
 }
 
