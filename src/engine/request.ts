@@ -32,6 +32,8 @@ export type Size = `${number}${"KB" | "MB" | "GB"}`;
 export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "crashes" | "backoff"> {
   /** How long to wait after each failure, in order. It also says how many attempts there are. Default: the backoff. */
   readonly schedule?: readonly Duration[];
+  /** So long after its first failure a request is not tried again, however many attempts it has left. Default: never; at most "3650d". */
+  readonly giveUpAfter?: Duration;
   /** Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507. Default: none. */
   readonly statuses?: readonly number[];
 }
@@ -154,7 +156,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
   );
   const ifUnknown = options.ifUnknown ?? "resend";
   const settings = requestSettings(name, options, ifUnknown);
-  const { schedule, statuses: _, ...ofKind } = retry;
+  const { schedule, statuses: _, giveUpAfter: __, ...ofKind } = retry;
   const attempts = schedule === undefined ? ofKind.attempts : (ofKind.attempts ?? schedule.length + 1);
   const choice = kindChoice(name, {
     // The total timeout ends an attempt; this one is for a process that stands still.
@@ -219,6 +221,8 @@ function requestSettings(name: string, options: AnyOptions, ifUnknown: IfUnknown
       statuses: retry.statuses ?? [],
       scheduleMs:
         retry.schedule === undefined ? null : retry.schedule.map((one) => durationMs(one, `retry.schedule of ${name}`)),
+      giveUpAfterMs:
+        retry.giveUpAfter === undefined ? null : durationMs(retry.giveUpAfter, `retry.giveUpAfter of ${name}`),
     },
     idempotency: idempotencyOf(name, options),
     redirects: {

@@ -17,7 +17,8 @@ export class KeyHealth {
   }
 
   /** One more request of the key has ended in this way. */
-  async after({ contract, attempt }: OneRequest, key: JobKey, came: Came, then: string): Promise<void> {
+  async after(one: OneRequest, key: JobKey, came: Came, then: string): Promise<void> {
+    const { contract, attempt } = one;
     const { breaker, disable } = contract.request;
     const isDown = came.is === "unsent" || came.is === "cut" || (came.is === "answer" && came.status >= 500);
     const pauseMs = breaker === null ? null : this.#breakers.after(key.id, isDown, breaker);
@@ -25,20 +26,20 @@ export class KeyHealth {
       await attempt.holdOff(key.limit, `${pauseMs}ms`);
       this.#deps.events.emit("request.circuit", { kind: contract.name, key: key.key, pauseMs });
     }
-    if (disable !== null && then !== "respond") await this.#disable({ contract, attempt }, key, came, disable);
+    if (disable !== null && then !== "respond") await this.#disable(one, key, came, disable);
   }
 
   async #disable(
-    { contract, attempt }: Pick<OneRequest, "contract" | "attempt">,
+    one: OneRequest,
     key: JobKey,
     came: Came,
     disable: NonNullable<OneRequest["contract"]["request"]["disable"]>,
   ): Promise<void> {
+    const { contract, attempt } = one;
     const failures = attempt.job.counters.errors + 1;
     const isGone = came.is === "answer" && disable.statuses.includes(came.status);
     const now = this.#deps.clock.now();
-    // The first failure of this request is kept with it, so that it is known how long it has failed, whichever process sends it.
-    const since = disable.afterMs === null ? now : (await attempt.step("failing", () => ({ at: now }))).at;
+    const since = disable.afterMs === null ? now : await one.failingSince();
     const isLong = disable.afterMs !== null && now - since >= disable.afterMs && now > since;
     const isSpent = isLong || (disable.failures !== null && failures >= disable.failures);
     if (!isGone && !isSpent) return;

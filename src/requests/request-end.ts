@@ -94,6 +94,21 @@ export class OneRequest {
 
   // ---- failures
 
+  #failingSince: Promise<number> | undefined;
+
+  /** The first failure of this request. Kept with it, so that it is known how long it has failed, whichever process sends it. */
+  failingSince(): Promise<number> {
+    const now = this.#deps.clock.now();
+    return (this.#failingSince ??= this.attempt.step("failing", () => ({ at: now })).then(({ at }) => at));
+  }
+
+  /** Whether it has failed for so long that it is not tried again. */
+  async isGivenUp(): Promise<boolean> {
+    const { giveUpAfterMs } = this.contract.request.retry;
+    if (giveUpAfterMs === null) return false;
+    return this.#deps.clock.now() - (await this.failingSince()) >= giveUpAfterMs;
+  }
+
   /** Tried again, or dead with its callback. */
   failed(
     is: RequestFault,

@@ -266,7 +266,7 @@ export class RequestWorker {
         const { fault, waitMs, holdOffMs } = decision;
         if (marked) await attempt.step(knownMark(attempt.attempt), () => null);
         if (key !== null && holdOffMs !== null && holdOffMs > 0) await attempt.holdOff(key.limit, `${holdOffMs}ms`);
-        return one.failed(fault, new Error(textOf(end)), false, end.status, shownBody(end), waitMs);
+        return one.failed(fault, new Error(textOf(end)), await one.isGivenUp(), end.status, shownBody(end), waitMs);
       }
     }
   }

@@ -102,11 +102,18 @@ class Bench<In> {
   async killedAt(at: number, { points, effects, left }: Undisturbed): Promise<CrashRun> {
     const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
-      const end = await this.#run(folder, true, at);
-      const notReached = this.#whyNot(end, noteIn(folder), point);
-      if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
+      const killed = await this.#run(folder, true, at);
+      const notReached = this.#whyNot(killed, noteIn(folder), point);
+      if (notReached !== null) return { point, notReached, ...endOf(killed.said), twice: [], twiceUnderOneKey: [] };
       const { said } = await this.#run(folder, false, null);
-      return { point, notReached, ...sameEndOf(said, left), ...repeated(effects, await this.#effectsIn(folder)) };
+      const end = sameEndOf(said, left);
+      const done = await this.#effectsIn(folder);
+      return {
+        point,
+        notReached,
+        ...end,
+        ...repeated(end.ended === "unknown" ? otherWay(effects, done) : effects, done),
+      };
     });
   }
 
@@ -202,6 +209,15 @@ function sameEndOf(said: readonly Message[], left: string | undefined): Pick<Cra
   const last = said.findLast((one) => "ended" in one);
   if (end.ended !== "succeeded" || last?.left === left) return end;
   return { ended: "different", error: `${last?.left} instead of ${left}` };
+}
+
+/** A request that fails as it says takes another way than in the undisturbed run: what it does there, it may do once. */
+function otherWay(undisturbed: readonly Effect[], done: readonly Effect[]): readonly Effect[] {
+  const known = new Set(undisturbed.map(({ what }) => what));
+  return [
+    ...undisturbed,
+    ...new Map(done.filter(({ what }) => !known.has(what)).map((one) => [one.what, one])).values(),
+  ];
 }
 
 /** The point at which the process killed itself. */
