@@ -11,10 +11,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { z } from "zod";
-import type { Engine } from "../../src/index.ts";
+import { type Engine, open } from "../../src/index.ts";
 import { request, type RequestFailure, type RequestOptions, secret, standardWebhooks } from "../../src/requests.ts";
 import { answers } from "../../src/testing/index.ts";
 import { AT_ONCE, memory, says } from "../engine/engines.ts";
+import { freshName } from "../support/redis.ts";
 import { Receiver } from "./server.ts";
 
 const LOCAL = { addresses: "any", retry: { attempts: 3, backoff: AT_ONCE } } as const;
@@ -228,6 +229,24 @@ async function failing(
 test("an endpoint is disabled after so many failures of one request, or after it has failed for so long", async (t) => {
   assert.match((await failing(t, { disable: { failures: 4 } })).paused!, /^disabled: 4 failures in a row of request /);
   assert.match((await failing(t, { disable: { after: "20ms" } })).paused!, /^disabled: request .* has failed for /);
+});
+
+test("an endpoint is disabled on Redis, too, and goes on when it is resumed", async (t) => {
+  const { url, name } = await freshName(t);
+  const { network, sent } = answers({ "PUT https://hook.example/": [410, "back"] });
+  const hook = request("hook", { method: "PUT", disable: {}, send: () => ({ url: "https://hook.example/" }) });
+  const engine = await open(`${url}?store=${name}`, { jobs: [hook], logger: false, network });
+  t.after(() => engine.close({ grace: "0ms" }));
+  const first = await engine.enqueue(hook, 1);
+  const worker = await engine.start();
+  await assert.rejects(engine.result(first.id));
+  assert.match((await engine.limits.get("hook", "hook.example")).paused!.reason, /disabled: .*410/);
+  const second = await engine.enqueue(hook, 2);
+  assert.equal((await engine.get(second.id))?.state, "queued");
+  assert.equal(sent.length, 1);
+  await engine.limits.resume("hook", "hook.example");
+  assert.equal(((await engine.result(second.id)) as { status: number }).status, 200);
+  await worker.stop();
 });
 
 test("a request is given up so long after its first failure, however many attempts it has left", async (t) => {
