@@ -1,4 +1,5 @@
 // Bugs on purpose in what requests ask of their store. The laws of requests must find each of them, or they prove nothing.
+import type { JobDraft } from "../../../src/job/job.ts";
 import { withVerbs } from "../../../src/stores/observed.ts";
 import type { FencedWrite, Settlement, Store } from "../../../src/stores/port.ts";
 import type { Mutant } from "../mutants/mutant.ts";
@@ -23,6 +24,11 @@ function writing(
     withVerbs(store, {
       write: async (writes) => (await Promise.all(writes.map((one) => write(store, one) ?? store.write([one])))).flat(),
     });
+}
+
+function withoutKeys(draft: JobDraft): JobDraft {
+  const { keys: _, ...rest } = draft;
+  return rest;
 }
 
 export const REQUEST_MUTANTS: readonly Mutant[] = [
@@ -61,7 +67,7 @@ export const REQUEST_MUTANTS: readonly Mutant[] = [
   {
     name: "requestCallbackLost",
     what: "the end of a request is written without its callback",
-    asks: settling(({ change: { follow: _, ...change }, ...rest }) => ({ ...rest, change })),
+    asks: settling((settlement) => ({ ...settlement, change: { ...settlement.change, follow: [] } })),
   },
   {
     name: "requestCallbackTwice",
@@ -78,7 +84,7 @@ export const REQUEST_MUTANTS: readonly Mutant[] = [
     what: "requests of one key are claimed without waiting for the one before",
     asks: (store) =>
       withVerbs(store, {
-        enqueue: (drafts) => store.enqueue(drafts.map(({ keys: _, ...draft }) => draft)),
+        enqueue: (drafts) => store.enqueue(drafts.map(withoutKeys)),
       }),
   },
   {
