@@ -33,7 +33,7 @@ function certificate(t: TestContext): { readonly key: string; readonly cert: str
   return { key: read("key.pem"), cert: read("cert.pem") };
 }
 
-test("with http2 many requests share a connection, and a stream that is reset is sent again by itself", async (t) => {
+test("with http2 many requests share a connection, and a stream that is reset is sent again automatically", async (t) => {
   const own = certificate(t);
   let sessions = 0;
   let resets = 0;

@@ -1,4 +1,4 @@
-// The other side of the simulated requests: a server that may or may not have acted when nobody hears of it any more. What is on its way when a process dies still
+// The other side of the simulated requests: a server that may or may not have acted when its answer never comes. What is on its way when a process dies still
 // arrives. It records everything, and each arrival is shown to the laws at once.
 import type { NoAnswer, Wire } from "../../../src/requests/wire.ts";
 import type { SimProcess } from "../world/process.ts";
