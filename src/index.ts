@@ -62,4 +62,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
-export type { AwaitedJob, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";
+export type { AwaitedJob, FetchOptions, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

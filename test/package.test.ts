@@ -32,7 +32,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/postgres": ["enqueue", "postgres"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
   "outlive/files": ["csv", "ndjson"],
-  "outlive/requests": ["request", "secret", "standardWebhooks", "stepFetch"],
+  "outlive/requests": ["request", "secret", "standardWebhooks"],
   "outlive/rabbitmq": ["rabbitmq"],
   "outlive/metrics": ["aggregatedText", "attachMetrics", "lasting"],
   "outlive/log": ["jsonWriter", "prettyWriter"],

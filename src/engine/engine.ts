@@ -32,6 +32,7 @@ import { KeyLimits } from "./key-limits.ts";
 import { Operator } from "./operator.ts";
 import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
+import { runFetch } from "./request.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -162,6 +163,7 @@ export class Engine extends Client {
         events: bus,
         kinds,
         assertKnown: (contract) => this.assertKnown(contract),
+        fetchOf: (attempt, given) => runFetch(attempt, given, this.#wiring.wire?.wire),
         draft: async (contract, input, given: EnqueueOptions, idSeed) => {
           const draft = await this.draft(contract, input, given, () => "");
           return given.id === undefined ? { ...draft, id: childId(idSeed(contentOf(draft))) } : draft;

@@ -835,6 +835,13 @@ export const REQUEST_OPTIONS = {
   "retry.backoff.base": KIND_OPTIONS["retry.backoff.base"],
   "retry.backoff.max": KIND_OPTIONS["retry.backoff.max"],
   "retry.backoff.jitter": KIND_OPTIONS["retry.backoff.jitter"],
+  "retry.giveUpAfter": {
+    type: "duration",
+    default: null,
+    otherwise: "never",
+    max: LONGEST,
+    sentence: "So long after its first failure a request is not tried again, however many attempts it has left.",
+  },
   "retry.schedule": {
     type: "code",
     default: null,

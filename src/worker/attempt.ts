@@ -19,6 +19,7 @@ import {
   checkedEnqueue,
   CommitControl,
   type CommitForm,
+  type FetchOptions,
   type Interrupted,
   type RequestAttempt,
   type RunEnqueue,
@@ -389,6 +390,17 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
   holdOff(limit: string, duration: Duration): Promise<void> {
     return this.#made().watched("holdOff", (calls) => calls.holdOff(limit, duration));
+  }
+
+  fetch(options: FetchOptions): typeof fetch {
+    const { fetchOf } = this.#context;
+    if (fetchOf) return fetchOf(this, options);
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      `Job ${this.id} called run.fetch, and this worker has no network.`,
+      "Run it in a worker of an engine that open() has made.",
+      { jobId: this.id },
+    );
   }
 
   sleep(duration: Duration, options?: SleepOptions): Promise<void> {

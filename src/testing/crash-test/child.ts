@@ -18,7 +18,16 @@ import { awaitedAt } from "../../job/waits.ts";
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { checkProcess, processIdentity } from "../../platform/identity.ts";
 import { openBackend } from "../../stores/registry.ts";
-import { recordingBroker, tellingCollections, tellingStore, tellingSubmission, watchRequests } from "./effects.ts";
+import { requestsOf } from "../../engine/request.ts";
+import {
+  isSentFor,
+  recordingBroker,
+  tellingCollections,
+  tellingStore,
+  tellingSubmission,
+  tellSending,
+  watchRequests,
+} from "./effects.ts";
 
 type AnyCollection = NonNullable<ReturnType<ReturnType<typeof collectionsOf>["get"]>>;
 type AnyBatch = NonNullable<ReturnType<ReturnType<typeof batchesOf>["get"]>>;
@@ -61,15 +70,16 @@ async function main(order: Order): Promise<void> {
   const contracts = contractsOf(jobs);
   const batch = batchesOf(jobs).get(order.kind);
   const collection = collectionsOf(jobs).get(order.kind);
-  if (
-    collection
-      ? !collection.isRunnable
-      : batch
-        ? !batch.handlers.row && !batch.handlers.block
-        : !contracts.get(order.kind)?.handler
-  )
-    throw new Error(`${order.module} exports no job named ${order.kind} with a handler.`);
-  watchRequests();
+  const requests = requestsOf(jobs);
+  const isRequest = requests.has(order.kind);
+  const isRunnable = collection
+    ? collection.isRunnable
+    : batch
+      ? batch.handlers.row !== null || batch.handlers.block !== null
+      : isRequest || contracts.get(order.kind)?.handler;
+  if (!isRunnable) throw new Error(`${order.module} exports no job named ${order.kind} with a handler.`);
+  const isUnderTest = isRequest ? isSentFor(order.jobId) : () => false;
+  watchRequests(isUnderTest);
   const settings = engineSettings({ heartbeat: { interval: "100ms", lease: "5s", probe: "20ms" }, poll: "50ms" });
   const bus = new EventBus(toStoredError);
   const identity = processIdentity();
@@ -83,6 +93,7 @@ async function main(order: Order): Promise<void> {
     }
     if (order.killAt === null) process.send!({ point } satisfies Message);
   };
+  if (isRequest) tellSending(isUnderTest, reached);
   const store = collection
     ? tellingCollections(tellingStore(backend.store, nameInCollection, reached), reached)
     : batch
@@ -95,6 +106,9 @@ async function main(order: Order): Promise<void> {
     batches: batchesOf(jobs),
     collections: collectionsOf(jobs),
     broker: recordingBroker(),
+    requests,
+    // Whatever a secret is in production, a test has the value of the environment, or none that matters.
+    secrets: (name) => process.env[name] ?? "crash-test",
     blobs: openBlobs(order.blobs),
     clock,
     random,
@@ -104,11 +118,12 @@ async function main(order: Order): Promise<void> {
   });
   await backend.store.declare([...contracts.values()].map((one) => settingsWithDefaults(one, settings)));
   await engine.operator.recoverAtOpen();
+  const contract = contracts.get(order.kind)!;
   const isEnded = await (collection
     ? collected(engine, collection, order)
     : batch
       ? submitted(engine, batch, order)
-      : enqueued(engine, contracts.get(order.kind)!, order));
+      : enqueued(engine, contract, order, isRequest));
   const worker = await engine.start({ concurrency: 1 });
   for (;;) {
     const ended = await isEnded();
@@ -129,14 +144,25 @@ async function enqueued(
   engine: Engine,
   contract: AnyContract,
   { jobId, input, signals }: Order,
+  isRequest: boolean,
 ): Promise<() => Promise<Ended | null>> {
   if (input) await engine.enqueue(contract, JSON.parse(input.json) as never, { id: jobId });
   return async () => {
     const job = await engine.get(jobId);
-    if (job && isTerminal(job.state)) return { ended: job.state, error: job.error?.message ?? null };
+    if (job && isTerminal(job.state)) {
+      // What follows a request has its own effects.
+      if (isRequest && (await isBusy(engine))) return null;
+      const isUnknown = isRequest && job.error?.name === "RequestUnknown" && job.state === "dead";
+      return { ended: isUnknown ? "unknown" : job.state, error: job.error?.message ?? null };
+    }
     if (job) await sendSignal(job, engine, signals);
     return null;
   };
+}
+
+async function isBusy(engine: Engine): Promise<boolean> {
+  const counts = await engine.counts();
+  return counts.some(({ ready, held, running, delayed }) => ready + held + running + delayed > 0);
 }
 
 /** With the same key in every process: what is there is not added twice. */

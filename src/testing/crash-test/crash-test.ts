@@ -1,4 +1,4 @@
-// `crashTest`: the user's own job, batch or collection, killed at every boundary of a step, a wait, the end of rows or a part and before its settlement, each time on a
+// `crashTest`: the user's own job, request, batch or collection, killed at every boundary of a step, a wait, a sending, the end of rows or a part and before its settlement, each time on a
 // fresh store, then run to its end by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -38,7 +38,7 @@ export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
-  /** The state in which the job, the batch or what follows the collection ended; "never": it did not in `limitMs`; "different": a batch has other rows or files, or a collection other parts, than without a kill. */
+  /** The state in which the job, the batch or what follows the collection ended; "never": it did not in `limitMs`; "different": a batch has other rows or files, or a collection other parts, than without a kill; "unknown": a request has failed because it must not be sent twice, as it says. */
   readonly ended: string;
   /** What went wrong in this run; null if nothing did. */
   readonly error: string | null;
@@ -110,11 +110,18 @@ class Bench<In> {
   async killedAt(at: number, { points, effects, left }: Undisturbed): Promise<CrashRun> {
     const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
-      const end = await this.#run(folder, true, at);
-      const notReached = this.#whyNot(end, noteIn(folder), point);
-      if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
+      const killed = await this.#run(folder, true, at);
+      const notReached = this.#whyNot(killed, noteIn(folder), point);
+      if (notReached !== null) return { point, notReached, ...endOf(killed.said), twice: [], twiceUnderOneKey: [] };
       const { said } = await this.#run(folder, false, null);
-      return { point, notReached, ...sameEndOf(said, left), ...repeated(effects, await this.#effectsIn(folder)) };
+      const end = sameEndOf(said, left);
+      const done = await this.#effectsIn(folder);
+      return {
+        point,
+        notReached,
+        ...end,
+        ...repeated(end.ended === "unknown" ? otherWay(effects, done) : effects, done),
+      };
     });
   }
 
@@ -216,6 +223,15 @@ function sameEndOf(said: readonly Message[], left: string | undefined): Pick<Cra
   return { ended: "different", error: `${last?.left} instead of ${left}` };
 }
 
+/** A request that fails as it says takes another way than in the undisturbed run: what it does there, it may do once. */
+function otherWay(undisturbed: readonly Effect[], done: readonly Effect[]): readonly Effect[] {
+  const known = new Set(undisturbed.map(({ what }) => what));
+  return [
+    ...undisturbed,
+    ...new Map(done.filter(({ what }) => !known.has(what)).map((one) => [one.what, one])).values(),
+  ];
+}
+
 /** The point at which the process killed itself. */
 function noteIn(folder: string): string | null {
   const note = join(folder, NOTE);
@@ -223,7 +239,7 @@ function noteIn(folder: string): string | null {
 }
 
 function isHarmless({ notReached, ended, twice }: CrashRun): boolean {
-  return notReached === null && ended === "succeeded" && twice.length === 0;
+  return notReached === null && (ended === "succeeded" || ended === "unknown") && twice.length === 0;
 }
 
 function textOf(kind: string, runs: readonly CrashRun[]): string {
@@ -244,13 +260,19 @@ function textOf(kind: string, runs: readonly CrashRun[]): string {
   ].join("\n");
 }
 
+const IDEMPOTENT = /^(GET|HEAD|OPTIONS|PUT|DELETE|QUERY) /;
+
 function lineOf(run: CrashRun): string {
   const { point, notReached, ended, error, twice, twiceUnderOneKey } = run;
   if (notReached !== null) return `  BAD  not reached: ${point}\n         ${notReached}`;
   const all = [
     ...(ended === "succeeded" ? [] : [`it ended ${ended}${error === null ? "" : ` (${error})`}`]),
     ...twice.map((what) => `happened twice: ${what}`),
-    ...twiceUnderOneKey.map((what) => `sent again under the same idempotency key: ${what}`),
+    ...twiceUnderOneKey.map((what) =>
+      IDEMPOTENT.test(what)
+        ? `sent again, by a method that is idempotent: ${what}`
+        : `sent again under the same idempotency key: ${what}`,
+    ),
   ];
   return `  ${isHarmless(run) ? "ok  " : "BAD "} killed ${[point, ...all].join("\n         ")}`;
 }
