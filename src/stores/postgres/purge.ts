@@ -1,8 +1,11 @@
-// Retention, and the fold of the counts. Candidates are found by reads; only what goes is written.
+// Retention, removal by hand, and the fold of the counts. Candidates are found by reads; only what goes is written.
 import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
-import { STATE } from "../rows.ts";
+import { TERMINAL_STATES } from "../../job/job.ts";
+import { retentionMs, shortestRetention, STATE } from "../rows.ts";
+import { purgeAudit } from "./audit.ts";
 import { type Connection } from "./connection.ts";
+import { NOT_PAUSED } from "./enqueue.ts";
 import { IDLE_KEY } from "./keys.ts";
 import { list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
@@ -24,11 +27,13 @@ export interface PurgeCandidates {
 }
 
 // A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job; a block, until its batch goes.
-const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
-    finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
+const WALK = `SELECT seq, id, j.state, finished_at, created_at >= now - $4 AS young,
+    finished_at < now - coalesce(own.ms, $3) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
       WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq))
       AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.blocks b WHERE b.job = j.seq)) AS old
-  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
+  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j
+  LEFT JOIN unnest($5::int[], $6::smallint[], $7::bigint[]) AS own (kind, state, ms) ON own.kind = j.kind AND own.state = j.state
+  WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
 const DELETE_JOBS = `WITH gone AS (
@@ -77,6 +82,8 @@ export class Purging {
     await connection.maintain(async (tx) => {
       if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
       await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+      await tx.run(`UPDATE outlive.kinds SET ${NOT_PAUSED} WHERE paused AND paused_until <= outlive.now_ms()`);
+      await purgeAudit(tx, request.incidentsOlderThanMs, request.limit);
       await this.#purgeKeys(tx, request.limit);
     });
     // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.
@@ -94,10 +101,23 @@ export class Purging {
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
   async #candidates(session: Session, request: PurgeRequest): Promise<PurgeCandidates> {
     const { finishedOlderThanMs, incidentsOlderThanMs, limit } = request;
+    const kinds = await session.rows<{ id: number; retention: string }>(
+      "SELECT id, retention FROM outlive.kinds WHERE retention IS NOT NULL",
+    );
+    const own = kinds.flatMap(({ id, retention }) =>
+      TERMINAL_STATES.map((state) => ({ id, state: STATE[state], retention })),
+    );
     const rows = await session.rows<Candidate & { young: boolean; old: boolean }>(WALK, [
       this.#cursor,
       limit,
       finishedOlderThanMs,
+      shortestRetention(
+        kinds.map(({ retention }) => retention),
+        finishedOlderThanMs,
+      ),
+      list(own.map(({ id }) => id)),
+      list(own.map(({ state }) => state)),
+      list(own.map(({ retention, state }) => retentionMs(retention, state, finishedOlderThanMs))),
     ]);
     const last = rows.at(-1);
     const atEnd = rows.length < limit || last!.young;
@@ -141,6 +161,17 @@ async function deleteJobs(
   const [first] = refused;
   if (!first) return { jobs: gone };
   return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
+}
+
+const REMOVE = `WITH occurrence AS (DELETE FROM outlive.occurrences WHERE job = $2),
+  reruns AS (DELETE FROM outlive.reruns WHERE job = $1)
+  -- An incident says that a job was in flight, and no more about this one.
+  UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = $1`;
+
+/** A job that has ended, of which the caller holds the row. */
+export async function removeJob(session: Session, job: EndedJob, id: string): Promise<void> {
+  await session.run(REMOVE, [job.seq, id]);
+  await deleteTogether(session, [job]);
 }
 
 /** Inside a transaction. Jobs that have changed since they were read stay. */

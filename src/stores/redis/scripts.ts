@@ -119,6 +119,8 @@ const SCRIPTS = {
   closeLoss: writing(recovery.CLOSE_LOSS),
   noteJob: writing(recovery.NOTE_JOB),
   lostJobs: reading(recovery.LOST_JOBS),
+  change: { ...writing(operations.CHANGE), parts: REMOVING },
+  audit: reading(reads.AUDIT),
   cancel: writing(operations.CANCEL),
   retry: writing(operations.RETRY),
   signal: adding(operations.SIGNAL),

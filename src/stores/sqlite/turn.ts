@@ -1,8 +1,9 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
 import type { Room, Settlement, TurnAnswer } from "../port.ts";
-import { claimReady, promoteDue } from "./claim.ts";
+import { claimReady, promoteDue, untilExpiry } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
+import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
@@ -36,10 +37,13 @@ export function takeTurn(
   }
   const family = isFamilyDue(db) ? cancelChildren(db, now) : null;
   const { woken, more } = actOnWakes(db, kinds, now);
-  const dueInMs = promoteDue(db, now);
-  const marks = kinds.marks();
+  const expiryInMs = untilExpiry(db, now);
+  // What has expired must not be claimed. While more of it is left than one turn takes, nothing is.
+  const moreExpired = expiryInMs !== null && expiryInMs <= 0 && expireDue(db, now);
+  const dueInMs = sooner(promoteDue(db, now), expiryInMs === null ? null : untilExpiry(db, now));
+  const marks = kinds.marks(now);
   const { ready, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
-  const claims = claimReady({ db, kinds, marks, now }, worker, room);
+  const claims = claimReady({ db, kinds, marks, now }, worker, moreExpired ? NO_ROOM : room);
   const rows = claims.claimed.map(({ lease }) => lease.row);
   spendStarts(db, rows, now);
   return {
@@ -47,10 +51,15 @@ export function takeTurn(
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more || moreHeld || family?.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    nextDueInMs:
+      more || moreHeld || moreExpired || family?.more
+        ? 0
+        : sooner(marks.resumesInMs, sooner(dueInMs, nextRoomInMs(db, now))),
     woken: woken + leftOf(ready, rows),
   };
 }
+
+const NO_ROOM: Room = { total: 0, kinds: [] };
 
 /** How many of these jobs others may claim. */
 function leftOf(ready: readonly number[], claimed: readonly number[]): number {
