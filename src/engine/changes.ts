@@ -4,7 +4,8 @@ import { type AuditAction, type AuditRecord, auditEntry, type By } from "../job/
 import type { AnyContract } from "../job/contract.ts";
 import { assertKey, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import type { JobDetails, JobState } from "../job/job.ts";
+import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
+import { encodeJson } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { changedCount, type HandChange, type JobFilter, type OperatorAnswer, type Store } from "../stores/port.ts";
 import { refuse } from "./option-checks.ts";
@@ -26,8 +27,8 @@ export interface BulkOptions extends By {
   readonly dryRun?: boolean;
   /** With a cancel: also children that have not begun. Default false. */
   readonly children?: boolean;
-  /** Called after each chunk. */
-  readonly onProgress?: (progress: BulkProgress) => void;
+  /** Called after each chunk, with the ids of the jobs that it changed. */
+  readonly onProgress?: (progress: BulkProgress, changed: readonly string[]) => void;
   /** Ends it between two chunks when it aborts: what was changed stays changed. Default: none. */
   readonly signal?: AbortSignal;
 }
@@ -36,6 +37,8 @@ export interface BulkProgress {
   /** Jobs that the filter has found so far. */
   readonly found: number;
   readonly changed: number;
+  /** Of the changed ones, running jobs that were asked to end. */
+  readonly requested: number;
   readonly failed: number;
 }
 
@@ -92,10 +95,15 @@ export class Changes {
     return this.#one(id, { do: "cancel", children }, by);
   }
 
-  async retry(id: string, { input, ...by }: { readonly input?: unknown } & By): Promise<JobState> {
+  /** `unchecked`: the input goes through no schema. */
+  async retry(
+    id: string,
+    { input, unchecked = false, ...by }: { readonly input?: unknown; readonly unchecked?: boolean } & By,
+  ): Promise<JobState> {
     if (input === undefined) return this.#one(id, { do: "retry" }, by);
     assertKey(id, "The job's id");
-    return this.#one(id, { do: "retry", input: await this.#edited(id, input) }, by, "edit");
+    const text = unchecked ? encodeJson(input, `The input of job ${id}`) : await this.#edited(id, input);
+    return this.#one(id, { do: "retry", input: text }, by, "edit");
   }
 
   async promote(id: string, by: By): Promise<JobState> {
@@ -130,7 +138,10 @@ export class Changes {
       );
     const draft = await makeDraft(contract, input, {}, () => id);
     const named = (keys: readonly { readonly limit: string; readonly key: string }[]): string =>
-      JSON.stringify(keys.map(({ limit, key }) => [limit, key]).toSorted());
+      keys
+        .map(({ limit, key }) => JSON.stringify([limit, key]))
+        .toSorted((a, b) => (a < b ? -1 : 1))
+        .join();
     if (named(draft.keys ?? []) !== named(job.keys))
       throw new OutliveError(
         ErrorCode.inputInvalid,
@@ -152,34 +163,39 @@ export class Changes {
     );
     const entry = auditEntry(this.#deps.newId(), change, targetOf(filter), by);
     const failures: BulkResult["failures"][number][] = [];
-    let [found, changed, failed] = [0, 0, 0];
+    const sums = { found: 0, changed: 0, requested: 0, failed: 0 };
     const isStopped = (): boolean => signal?.aborted ?? false;
     const hand: HandChange = change === "cancel" ? { do: change, children } : { do: change };
     for (const state of filter.state === undefined ? BULK_STATES[change] : [filter.state]) {
-      for await (const ids of this.#pages({ ...filter, state }, isStopped)) {
-        found += ids.length;
+      for await (const jobs of this.#pages({ ...filter, state }, isStopped)) {
+        const ids = jobs.filter((job) => change !== "promote" || mayBeDelayed(job)).map(({ id }) => id);
+        sums.found += ids.length;
+        if (dryRun) onProgress?.({ ...sums }, []);
         for (let from = 0; !dryRun && from < ids.length && !isStopped(); from += CHUNK) {
           const chunk = ids.slice(from, from + CHUNK);
           const answers = await this.#chunk(chunk, hand, entry);
-          changed += changedCount(answers);
+          const changed: string[] = [];
           for (const [at, answer] of answers.entries()) {
-            if (changedCount([answer]) === 1) continue;
-            failed++;
-            if (failures.length < MAX_FAILURES) failures.push(failureOf(chunk[at]!, change, answer));
+            const id = chunk[at]!;
+            if (answer.is === "requested") sums.requested++;
+            if (changedCount([answer]) === 1) changed.push(id);
+            // Its time has come since it was read, or another process has changed it: it is not what the filter meant.
+            else if (answer.is === "not-delayed" || answer.is === "missing") sums.found--;
+            else if (++sums.failed <= MAX_FAILURES) failures.push(failureOf(id, change, answer));
           }
-          onProgress?.({ found, changed, failed });
+          sums.changed += changed.length;
+          onProgress?.({ ...sums }, changed);
         }
-        if (dryRun) onProgress?.({ found, changed, failed });
       }
     }
-    return { found, changed, failed, failures, audit: changed > 0 ? entry.id : null, complete: !isStopped() };
+    return { ...sums, failures, audit: sums.changed > 0 ? entry.id : null, complete: !isStopped() };
   }
 
-  async *#pages(filter: JobFilter, isStopped: () => boolean): AsyncIterable<readonly string[]> {
+  async *#pages(filter: JobFilter, isStopped: () => boolean): AsyncIterable<readonly JobInfo[]> {
     let after: string | null = null;
     do {
       const page = await this.#deps.store.inspect.list(filter, PAGE, after);
-      if (page.jobs.length > 0) yield page.jobs.map(({ id }) => id);
+      if (page.jobs.length > 0) yield page.jobs;
       after = page.next;
     } while (after !== null && !isStopped());
   }
@@ -228,6 +244,11 @@ export class Changes {
     );
     return this.#deps.store.inspect.audit({ ...query, limit, ...(job !== undefined && { target: `job ${job}` }) });
   }
+}
+
+/** Whether it waits for a time, as far as a list says. */
+function mayBeDelayed({ runAt, waitsAt, waitsForResolution }: JobInfo): boolean {
+  return runAt !== null && waitsAt === null && !waitsForResolution;
 }
 
 function nameOf(kind: { readonly name: string } | string): string {

@@ -269,8 +269,8 @@ export class Client {
   }
 
   /**
-   * Deletes a job with all that belongs to it: input, result, steps, log, history, signals and blobs. One that has not ended ends first: what waits for it goes on and
-   * finds it "missing". A running one is refused. The audit and incidents keep its id.
+   * Deletes a job with all that belongs to it: input, result, steps, log, history, signals and blobs. One that has not ended ends first, and what waits for it goes on.
+   * As long as its parent is unfinished, an empty job with the error REMOVED stays in its place. A running one is refused. The audit and incidents keep its id.
    */
   remove(id: string, by: By = {}): Promise<void> {
     return this.changes.remove(id, by);

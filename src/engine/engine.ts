@@ -102,7 +102,11 @@ export class Engine extends Client {
       newId: idSource(wiring.clock, wiring.random),
     });
     this.#wiring = wiring;
-    this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
+    this.operator = new Operator(wiring, {
+      own: () => this.#host?.id,
+      report: () => this.report(),
+      changes: this.changes,
+    });
   }
 
   /** Calls the listener at every event of this name, and returns a function that ends that. A listener that throws harms nothing. */

@@ -46,6 +46,7 @@ export const OUTCOMES = [
   "lost",
   "waiting",
   "expired",
+  "removed",
 ] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 

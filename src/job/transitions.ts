@@ -34,6 +34,7 @@ export const CHANGES = {
   cancel: ["queued"],
   expire: ["queued"],
   promote: ["queued"],
+  remove: ["queued", "succeeded", "dead", "cancelled", "quarantined"],
   retry: ["succeeded", "dead", "cancelled", "quarantined"],
 } as const satisfies Record<string, readonly JobState[]>;
 
@@ -424,6 +425,15 @@ export function promote(job: JobView): Change {
   return change(job, "promote", { to: "queued", outcome: null, reason: "made ready by hand before its time" });
 }
 
+/**
+ * A person wants it gone, with all that belongs to it. What has not ended ends, with the consequences of any end. If its parent is unfinished, the row stays, without
+ * contents, and says so: the parent learns that it was removed, and a replay of the parent finds the id and does not enqueue it again.
+ */
+export function remove(job: JobView): Change {
+  const error = { name: "Removed", code: ErrorCode.removed, message: "the job was removed by hand" };
+  return change(job, "remove", { to: "cancelled", outcome: "removed", error });
+}
+
 /** An operator's redrive: all counters start again, the fence goes on. */
 export function retry(job: JobView, delayMs: number): Change {
   return change(job, "retry", {
@@ -447,9 +457,10 @@ export const BY_HAND = {
   cancel: { changes: byHand("cancel", cancel), request: "its end was asked for while it ran" },
   retry: { changes: byHand("retry", (job) => retry(job, 0)), request: null },
   promote: { changes: byHand("promote", promote), request: null },
+  remove: { changes: byHand("remove", remove), request: null },
 } as const satisfies Record<string, ByHand>;
 
-function byHand(name: "cancel" | "retry" | "promote", make: (job: JobView) => Change): ByHand["changes"] {
+function byHand(name: "cancel" | "retry" | "promote" | "remove", make: (job: JobView) => Change): ByHand["changes"] {
   return Object.fromEntries(CHANGES[name].map((state) => [state, make({ id: "", state, counters: NO_COUNTERS })]));
 }
 

@@ -190,7 +190,8 @@ export interface KindPause {
  * cancel: as `cancel`. retry: as `retry`; with an `input` the job gets it, and its kept steps are deleted, because they came of the former one.
  * promote: a delayed job becomes ready; "not-delayed" if it is not delayed, or waits for something else than a time. remove: the job is deleted with all that
  * belongs to it: steps, results, logs, signals, what comes after it by its dedupe key, and what it was planned for. One that has not ended ends first, with all
- * consequences. A running one is refused, and so is the block of a batch.
+ * consequences. As long as its parent is unfinished, an empty row with its id stays (`transitions.remove`), which can't be retried. A running one is refused, and so is
+ * the block of a batch.
  */
 export type HandChange =
   | { readonly do: "cancel"; readonly children?: boolean }

@@ -28,7 +28,6 @@ import { beginRow, claimedBlock, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import { cancelChildren, noteNewChildren } from "./families.ts";
 import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
-import { expireDue, resumesAt } from "./operating.ts";
 import {
   type Data,
   isDue,
@@ -76,6 +75,28 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
   const dueInMs = hasCancelled || moreExpired ? 0 : nextDueInMs(data, [nextRoomAt(data), resumesAt(data)]);
   return { settled, ...claims, live: true, cancels, nextDueInMs: dueInMs, woken: admitted };
+}
+
+/** How many jobs one turn ends. Few, so that the simulator sees turns with more left. */
+const PIECE = 3;
+
+/** Returns whether more are left. */
+function expireDue(data: Data): boolean {
+  const due = data.queued().filter(({ state, fence, expiresAt }) => {
+    return transitions.hasNotBegun(state, fence) && expiresAt !== null && expiresAt <= data.now;
+  });
+  for (const job of due.slice(0, PIECE))
+    applyChange(data, job, transitions.EXPIRE, { actor: "system/expiry", incident: null });
+  return due.length > PIECE;
+}
+
+/** When the first pause ends; null: none has an end. */
+function resumesAt(data: Data): number | null {
+  const ends = data.kindNames().flatMap((name) => {
+    const kind = data.kind(name)!;
+    return isKindPaused(kind, data.now) && kind.pause?.until ? [kind.pause.until] : [];
+  });
+  return ends.length === 0 ? null : Math.min(...ends);
 }
 
 /** `others`: when a key has room by time, and when a pause ends. */

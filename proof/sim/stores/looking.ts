@@ -208,6 +208,8 @@ export function applyByHand(
     data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }
+  // Nothing is left of it that could run.
+  if (change.name === "retry" && job.outcome === "removed") return { is: "missing" };
   const batch = change.to === "queued" ? data.blockOf(row)?.batch : undefined;
   if (batch !== undefined) return { is: "of-batch", batch };
   const holder = change.name === "retry" ? data.keyHolder(kind, dedupeKey) : null;

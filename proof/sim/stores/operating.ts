@@ -1,12 +1,11 @@
-// The parts of scripts that are about what people change: many jobs at once, pauses, removal, the audit; and the expiry of jobs that have not begun.
+// The parts of scripts that are about what people change: many jobs at once, pauses, removal, the audit.
 import type { AuditEntry, AuditQuery, AuditRecord } from "../../../src/job/audit.ts";
 import { isTerminal } from "../../../src/job/job.ts";
-import { BY_HAND, EXPIRE, hasNotBegun } from "../../../src/job/transitions.ts";
+import { BY_HAND } from "../../../src/job/transitions.ts";
 import { changedCount, type HandChange, type KindPause, type OperatorAnswer } from "../../../src/stores/port.ts";
 import { NEVER_DUE } from "../../../src/stores/rows.ts";
-import { applyChange } from "./attempts.ts";
 import { applyByHand } from "./looking.ts";
-import { type Data, isKindPaused, sumOf } from "./records.ts";
+import { type Data, type JobRecord, sumOf } from "./records.ts";
 import { forgetWaits } from "./waits.ts";
 
 export function changeJobs(
@@ -59,22 +58,23 @@ function remove(data: Data, id: string, actor: string): OperatorAnswer {
   const batch = data.blockOf(row)?.batch;
   if (batch !== undefined) return { is: "of-batch", batch };
   data.deleteRerun(row);
-  if (!isTerminal(state)) applyByHand(data, id, BY_HAND.cancel, actor);
-  forgetWaits(data, row);
-  data.deleteJob(data.job(row)!);
+  applyByHand(data, id, BY_HAND.remove, actor);
+  const ended = data.job(row)!;
+  const parent = job.parent === null ? null : data.job(job.parent);
+  if (parent !== null && !isTerminal(parent.state)) empty(data, ended);
+  else {
+    forgetWaits(data, row);
+    data.deleteJob(ended);
+  }
   return { is: "removed" };
 }
 
-/** How many jobs one turn ends. Few, so that the simulator sees turns with more left. */
-const PIECE = 3;
-
-/** Returns whether more are left. */
-export function expireDue(data: Data): boolean {
-  const due = data.queued().filter(({ state, fence, expiresAt }) => {
-    return hasNotBegun(state, fence) && expiresAt !== null && expiresAt <= data.now;
-  });
-  for (const job of due.slice(0, PIECE)) applyChange(data, job, EXPIRE, { actor: "system/expiry", incident: null });
-  return due.length > PIECE;
+/** As long as its parent is unfinished, its record stays, without contents. */
+function empty(data: Data, job: JobRecord): void {
+  const input = "null";
+  const nothing = { result: null, resultSum: null, progress: null, dedupeKey: null };
+  data.putJob({ ...job, ...nothing, input, inputSum: sumOf(input, job.id) });
+  for (const table of ["steps", "history", "logs", "waits", "signals"]) data.keys.delete(table, String(job.row));
 }
 
 export function setPaused(
@@ -92,15 +92,6 @@ export function setPaused(
   data.putKind(paused ? { settings, paused, pause: { by: actor, reason, at: data.now, until } } : { settings, paused });
   audit(data, entry, 1);
   return true;
-}
-
-/** When the first pause ends; null: none has an end. */
-export function resumesAt(data: Data): number | null {
-  const ends = data.kindNames().flatMap((name) => {
-    const kind = data.kind(name)!;
-    return isKindPaused(kind, data.now) && kind.pause?.until ? [kind.pause.until] : [];
-  });
-  return ends.length === 0 ? null : Math.min(...ends);
 }
 
 export function audit(data: Data, entry: AuditEntry | null | undefined, count: number): void {

@@ -1,18 +1,17 @@
 // What people do to jobs and kinds: cancel, retry, promote, remove, signal, pause. Each is one transaction that holds the job's row, with its audit entry.
-import type { AuditEntry } from "../../job/audit.ts";
-import { isTerminal, JOB_STATES } from "../../job/job.ts";
+import { JOB_STATES } from "../../job/job.ts";
 import { BY_HAND, type ByHand } from "../../job/transitions.ts";
-import { changedCount, type HandChange, type KindPause, type Operating, type OperatorAnswer } from "../port.ts";
-import { type DelayColumns, isDelayed, STATE } from "../rows.ts";
+import type { KindPause, Operating, OperatorAnswer } from "../port.ts";
+import { type DelayColumns, isDelayed, OUTCOME, STATE } from "../rows.ts";
 import { writeAudit } from "./audit.ts";
+import { changeJobs, requestEnds } from "./changes.ts";
 import type { Connection } from "./connection.ts";
 import { NOT_PAUSED } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { pauseKey, setKeyLimit } from "./keys.ts";
-import { removeJob } from "./purge.ts";
-import { applyChanges, insertHistory } from "./settle.ts";
-import { checksumSql, list, type Session, texts } from "./statements.ts";
+import { applyChanges } from "./settle.ts";
+import type { Session } from "./statements.ts";
 import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -58,7 +57,6 @@ export function operating(connection: Connection, workers: Workers): Operating {
 
 interface JobRow extends DelayColumns {
   readonly incident: string | null;
-  readonly finished_at: number;
   readonly seq: number;
   readonly state: number;
   readonly kind: number;
@@ -67,7 +65,7 @@ interface JobRow extends DelayColumns {
   readonly dedupe_key: string | null;
 }
 
-const LOCK = `SELECT seq, state, kind, epoch, fence, dedupe_key, lane, run_at, outcome, incident, finished_at FROM outlive.jobs
+const LOCK = `SELECT seq, state, kind, epoch, fence, dedupe_key, lane, run_at, outcome, incident FROM outlive.jobs
   WHERE seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1) FOR UPDATE`;
 const BATCH_OF =
   "SELECT p.id FROM outlive.blocks b JOIN outlive.batch_state p ON p.seq = b.batch WHERE b.job = $1 AND b.job > 0";
@@ -98,6 +96,8 @@ async function applyByHand(
   const [batch] = change.to === "queued" ? await session.rows<{ id: string }>(BATCH_OF, [seq]) : [];
   if (batch) return { is: "of-batch", batch: batch.id };
   if (change.name === "promote" && !isDelayed(row)) return { is: "not-delayed" };
+  // Nothing is left of it that could run.
+  if (change.name === "retry" && row.outcome === OUTCOME.removed) return { is: "missing" };
   if (change.name === "retry" && row.dedupe_key !== null) {
     const [holder] = await session.rows<{ id: string }>(HOLDER, [row.kind, row.dedupe_key]);
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
@@ -110,77 +110,6 @@ async function applyByHand(
     await session.run("UPDATE outlive.extras SET expires_at = NULL WHERE job = $1 AND expires_at IS NOT NULL", [seq]);
   }
   return { is: "applied", state: change.to };
-}
-
-// In the order of their numbers, as whatever else locks many jobs.
-const LOCK_ALL = `SELECT seq FROM outlive.jobs WHERE seq = ANY (ARRAY(SELECT i.seq FROM outlive.job_ids i WHERE i.id = ANY ($1::text[]))) ORDER BY seq FOR UPDATE`;
-
-async function changeJobs(
-  tx: Session,
-  ids: readonly string[],
-  change: HandChange,
-  entry: AuditEntry,
-): Promise<readonly OperatorAnswer[]> {
-  if (ids.length > 1) await tx.run(LOCK_ALL, [texts(ids)]);
-  const answers: OperatorAnswer[] = [];
-  for (const id of ids) answers.push(await changeJob(tx, id, change, entry.actor));
-  await writeAudit(tx, entry, changedCount(answers));
-  return answers;
-}
-
-async function changeJob(tx: Session, id: string, change: HandChange, actor: string): Promise<OperatorAnswer> {
-  switch (change.do) {
-    case "cancel":
-      return applyByHand(tx, id, BY_HAND.cancel, actor, change.children);
-    case "promote":
-      return applyByHand(tx, id, BY_HAND.promote, actor);
-    case "retry": {
-      const answer = await applyByHand(tx, id, BY_HAND.retry, actor);
-      if (answer.is === "applied" && change.input !== undefined) await tx.run(EDIT, [id, change.input]);
-      return answer;
-    }
-    case "remove":
-      return remove(tx, id, actor);
-  }
-}
-
-// What was kept of the former input is not of this one.
-const EDIT = `WITH job AS (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1),
-  steps AS (DELETE FROM outlive.steps s USING job WHERE s.job = job.seq),
-  waits AS (DELETE FROM outlive.waits w USING job WHERE w.job = job.seq)
-  UPDATE outlive.jobs j SET input = $2, input_sum = ${checksumSql("$2", "j.id")} FROM job WHERE j.seq = job.seq`;
-
-/** What comes after it by its dedupe key has its contents, and goes with it. */
-async function remove(tx: Session, id: string, actor: string): Promise<OperatorAnswer> {
-  const [row] = await tx.rows<JobRow>(LOCK, [id]);
-  if (!row) return { is: "missing" };
-  const state = JOB_STATES[row.state]!;
-  if (state === "running") return { is: "wrong-state", state };
-  const [batch] = await tx.rows<{ id: string }>(BATCH_OF, [row.seq]);
-  if (batch) return { is: "of-batch", batch: batch.id };
-  if (!isTerminal(state)) await applyByHand(tx, id, BY_HAND.cancel, actor);
-  const [ended] = isTerminal(state) ? [row] : await tx.rows<JobRow>(LOCK, [id]);
-  await removeJob(tx, ended!, id);
-  return { is: "removed" };
-}
-
-const REQUEST_END = `WITH asked AS (UPDATE outlive.jobs SET cancel_requested = true WHERE seq = ANY ($1::bigint[]) RETURNING seq, worker)
-  INSERT INTO outlive.cancels (worker, job) SELECT worker, seq FROM asked ON CONFLICT DO NOTHING`;
-
-/** Asks the attempts of running jobs to end. The caller holds the rows. */
-async function requestEnds(
-  session: Session,
-  rows: readonly Pick<JobRow, "seq" | "state" | "epoch" | "fence">[],
-  reason: string,
-  actor: string,
-): Promise<void> {
-  if (rows.length === 0) return;
-  await session.run(REQUEST_END, [list(rows.map(({ seq }) => seq))]);
-  const entry = { event: "cancel.requested", actor, reason, incident: null };
-  await insertHistory(
-    session,
-    rows.map(({ seq: job, state, epoch, fence }) => ({ ...entry, job, from: state, to: state, epoch, fence })),
-  );
 }
 
 /** Cancels these jobs, of which the caller holds the rows: queued ones end, running ones are asked to. */

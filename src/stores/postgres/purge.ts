@@ -7,7 +7,7 @@ import { purgeAudit } from "./audit.ts";
 import { type Connection } from "./connection.ts";
 import { NOT_PAUSED } from "./enqueue.ts";
 import { IDLE_KEY } from "./keys.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
 export interface EndedJob {
@@ -163,15 +163,35 @@ async function deleteJobs(
   return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
 }
 
-const REMOVE = `WITH occurrence AS (DELETE FROM outlive.occurrences WHERE job = $2),
-  reruns AS (DELETE FROM outlive.reruns WHERE job = $1)
-  -- An incident says that a job was in flight, and no more about this one.
-  UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = $1`;
+// An incident says that a job was in flight, and no more about this one. What comes after it by its dedupe key has its contents, and goes with it.
+const REMOVE = `WITH occurrences AS (DELETE FROM outlive.occurrences WHERE job = ANY ($2::text[])),
+  reruns AS (DELETE FROM outlive.reruns WHERE job = ANY ($1::bigint[])),
+  told AS (UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = ANY ($1::bigint[]))
+  SELECT j.seq, j.state, j.finished_at, EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
+    WHERE e.job = j.seq AND p.state < ${STATE.succeeded}) AS is_child FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
+const EMPTY = `WITH steps AS (DELETE FROM outlive.steps WHERE job = ANY ($1::bigint[])),
+  history AS (DELETE FROM outlive.history WHERE job = ANY ($1::bigint[])),
+  logs AS (DELETE FROM outlive.logs WHERE job = ANY ($1::bigint[])),
+  signals AS (DELETE FROM outlive.signals WHERE job = ANY ($1::bigint[]))
+  UPDATE outlive.jobs j SET input = 'null', input_sum = ${checksumSql("'null'", "j.id")}, result = NULL, result_sum = NULL, progress = NULL, dedupe_key = NULL
+  WHERE j.seq = ANY ($1::bigint[])`;
 
-/** A job that has ended, of which the caller holds the row. */
-export async function removeJob(session: Session, job: EndedJob, id: string): Promise<void> {
-  await session.run(REMOVE, [job.seq, id]);
-  await deleteTogether(session, [job]);
+/** Jobs that have ended in this transaction, or before. As long as the parent of one is unfinished, its row stays, without contents. */
+export async function removeJobs(
+  session: Session,
+  jobs: readonly { readonly seq: number; readonly id: string }[],
+): Promise<void> {
+  if (jobs.length === 0) return;
+  const ended = await session.rows<EndedJob & { is_child: boolean }>(REMOVE, [
+    list(jobs.map(({ seq }) => seq)),
+    texts(jobs.map(({ id }) => id)),
+  ]);
+  const children = ended.filter((job) => job.is_child);
+  if (children.length > 0) await session.run(EMPTY, [list(children.map(({ seq }) => seq))]);
+  await deleteTogether(
+    session,
+    ended.filter((job) => !job.is_child),
+  );
 }
 
 /** Inside a transaction. Jobs that have changed since they were read stay. */

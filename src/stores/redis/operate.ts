@@ -28,7 +28,11 @@ export function operating(connection: Connection): Operating {
       const own = await Promise.all(ids.map((id) => ownText(connection, id, change)));
       const states = changesOf(change);
       const args = [
-        ...[change.do, entry.actor, ...entryArgs(entry), BY_HAND.cancel.request, String(states.length)],
+        change.do,
+        entry.actor,
+        ...entryArgs(entry),
+        BY_HAND.cancel.request,
+        String(states.length),
         ...states.flatMap(([state, one]) => [String(STATE[state]), ...changeArgs(one, "")]),
         String(ids.length),
         ...ids.flatMap((id, at) => [id, own[at]!]),
@@ -67,21 +71,22 @@ function entryArgs(entry: AuditEntry | undefined): string[] {
   return entry ? [entry.id, entry.actor, entry.action, entry.target, entry.reason ?? ""] : [""];
 }
 
-/** The change from each state in which something is done. What is removed is cancelled first. */
+/** The change from each state in which something is done. */
 function changesOf(change: HandChange): [JobState, Change][] {
-  const { changes } = BY_HAND[change.do === "remove" ? "cancel" : change.do];
+  const { changes } = BY_HAND[change.do];
   return Object.entries(changes) as [JobState, Change][];
 }
 
 /**
- * What the script needs for one job alone: a new input as it is stored, with the checksum of its kind; or the change of its children, which names it. Nothing:
- * neither is asked for.
+ * What the script needs for one job alone: a new input, or that of a job that is removed, as it is stored, with the checksum of its kind; or the change of its
+ * children, which names it. Nothing: neither is asked for.
  */
 async function ownText(connection: Connection, id: string, change: HandChange): Promise<string> {
   if (change.do === "cancel" && change.children) return familyText(id);
-  if (change.do !== "retry" || change.input === undefined) return "";
+  const input = change.do === "remove" ? "null" : change.do === "retry" ? change.input : undefined;
+  if (input === undefined) return "";
   const kind = await kindOf(connection, id);
-  return kind === null ? "" : checked(change.input, inputOwner(kind));
+  return kind === null ? "" : checked(input, inputOwner(kind));
 }
 
 function familyText(id: string): string {

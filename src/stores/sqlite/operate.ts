@@ -1,8 +1,8 @@
 // What people do to jobs and kinds: cancel, retry, promote, remove, signal, limits, pause. Each is one transaction, with its audit entry.
-import { isTerminal, JOB_STATES } from "../../job/job.ts";
+import { JOB_STATES } from "../../job/job.ts";
 import { BY_HAND, type ByHand } from "../../job/transitions.ts";
 import { changedCount, type HandChange, type KindPause, type Operating, type OperatorAnswer } from "../port.ts";
-import { type DelayColumns, isDelayed } from "../rows.ts";
+import { type DelayColumns, isDelayed, OUTCOME } from "../rows.ts";
 import { writeAudit } from "./audit.ts";
 import { batchOf } from "./blocks.ts";
 import { checksumOf } from "./checksums.ts";
@@ -87,6 +87,8 @@ export function applyByHand(
   const batch = change.to === "queued" ? batchOf(db, job) : null;
   if (batch !== null) return { is: "of-batch", batch };
   if (change.name === "promote" && !isDelayed(row)) return { is: "not-delayed" };
+  // Nothing is left of it that could run.
+  if (change.name === "retry" && row.outcome === OUTCOME.removed) return { is: "missing" };
   if (change.name === "retry" && row.dedupe_key !== null) {
     const holder = db.sql(HOLDER).get(row.kind, row.dedupe_key) as { id: string } | undefined;
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
@@ -142,7 +144,7 @@ function removeJob(db: Database, purging: Purging, id: string, actor: string, no
   const batch = batchOf(db, row.seq);
   if (batch !== null) return { is: "of-batch", batch };
   db.sql("DELETE FROM outlive_reruns WHERE job = ?").run(row.seq);
-  if (!isTerminal(state)) applyByHand(db, id, BY_HAND.cancel, actor, now);
+  applyByHand(db, id, BY_HAND.remove, actor, now);
   purging.removeJob(row.seq, id, row.kind, row.fence);
   return { is: "removed" };
 }

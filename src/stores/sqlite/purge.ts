@@ -167,29 +167,42 @@ export class Purging {
 
   #forget(seq: number): void {
     forgetWaits(this.#db, seq);
-    for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
+    this.#forgetContents(seq);
+  }
+
+  #forgetContents(seq: number): void {
+    for (const table of ["outlive_steps", "outlive_history", "outlive_logs", "outlive_signals"])
       this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
   }
 
   /**
-   * Of a job that has ended. If it has the highest number and was ever claimed, an empty row of no kind keeps the number, so no read shows it: a lease of
-   * one of its attempts must not fit a new job. Retention deletes that row like any other.
+   * Of a job that has ended. As long as its parent is unfinished, its row stays, without contents. If it has the highest number and was ever claimed, an empty row
+   * of no kind keeps the number, so no read shows it: a lease of one of its attempts must not fit a new job. Retention deletes both like any other.
    */
   removeJob(seq: number, id: string, kind: number, fence: number): void {
-    const isLast = fence > 0 && this.#db.sql("SELECT 1 FROM outlive_jobs WHERE seq > ? LIMIT 1").get(seq) === undefined;
-    if (isLast)
-      this.#db
-        .sql(
-          "UPDATE outlive_jobs SET id = 'removed ' || seq, kind = 0, input = 'null', input_sum = ?, result = NULL, result_sum = NULL, error = NULL, progress = NULL, dedupe_key = NULL, extras = 0 WHERE seq = ?",
-        )
-        .run(checksumOf("null", `removed ${seq}`), seq);
-    else this.#db.sql("DELETE FROM outlive_jobs WHERE seq = ?").run(seq);
-    this.#kinds.countJobs(kind, -1);
-    this.#forget(seq);
+    const isChild = this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
+    const isLast = (): boolean =>
+      fence > 0 && this.#db.sql("SELECT 1 FROM outlive_jobs WHERE seq > ? LIMIT 1").get(seq) === undefined;
+    if (isChild) this.#empty(seq, id, kind);
+    else if (isLast()) {
+      this.#empty(seq, `removed ${seq}`, 0);
+      this.#db.sql("UPDATE outlive_jobs SET extras = 0 WHERE seq = ?").run(seq);
+    } else this.#db.sql("DELETE FROM outlive_jobs WHERE seq = ?").run(seq);
+    if (!isChild) this.#kinds.countJobs(kind, -1);
+    if (isChild) this.#forgetContents(seq);
+    else this.#forget(seq);
     this.#db.sql("DELETE FROM outlive_awaits WHERE waiter = ?").run(seq);
     this.#db.sql("DELETE FROM outlive_occurrences WHERE job = ?").run(id);
     // An incident says that a job was in flight, and no more about this one.
     this.#db.sql("UPDATE outlive_incident_jobs SET last_step = NULL, error = NULL WHERE job = ?").run(seq);
+  }
+
+  #empty(seq: number, id: string, kind: number): void {
+    this.#db
+      .sql(
+        "UPDATE outlive_jobs SET id = ?, kind = ?, input = 'null', input_sum = ?, result = NULL, result_sum = NULL, progress = NULL, dedupe_key = NULL WHERE seq = ?",
+      )
+      .run(id, kind, checksumOf("null", id), seq);
   }
 
   /** A row of the user's refers to it. The statement that failed has changed nothing, and the transaction goes on. */

@@ -279,7 +279,7 @@ function specifyRemoval(specify: Specify): void {
   );
 
   specify(
-    "one that has not ended ends first: its parent wakes and finds it missing, keys have room, the dedupe key is free",
+    "one that has not ended ends first: its parent wakes and finds it removed, keys have room, the dedupe key is free",
     async (fixture) => {
       await fixture.declare(kind("mail"), kind("sms", { keyed: [PER_CUSTOMER] }));
       const keys = [jobKey("customer", "acme")];
@@ -295,7 +295,13 @@ function specifyRemoval(specify: Specify): void {
       await worker.turn([], NO_ROOM);
       assert.deepEqual(await change(fixture, ["child"], { do: "remove" }), [{ is: "removed" }]);
       assert.deepEqual((await claimAll(worker)).toSorted(), ["next", "parent"]);
-      assert.deepEqual(await fixture.states("child"), ["missing"]);
+      const child = await fixture.job("child");
+      assert.deepEqual(
+        [child.state, child.lastOutcome, child.error?.code, child.input, child.history, child.corrupt],
+        ["cancelled", "removed", "REMOVED", null, [], []],
+        "its parent is unfinished, so an empty row stays: a replay does not enqueue it again",
+      );
+      assert.deepEqual(await fixture.store.operate.retry("child", "ann"), { is: "missing" });
       assert.deepEqual(await fixture.enqueue({ id: "again", kind: "sms", keys, dedupeKey: "k" }), [
         { id: "again", created: true },
       ]);

@@ -1,8 +1,6 @@
 // Lua: drafts and changes as they come in the arguments, and what applying them does. What is decided comes from job/; a script adds increments,
 // chooses the alternative of a requested cancel, and writes the consequences in the same call: what follows, what waited for this job, and the
 // run that was asked for while it was under way.
-import { EXPIRE } from "../../../job/transitions.ts";
-import { changeArgs } from "../encoding.ts";
 
 export const DRAFTS = /* lua */ `
 local D, X = {}, {}
@@ -307,12 +305,11 @@ end
 /**
  * A cancel that includes the children of a job, as in sqlite/families.ts. `fc` has one field for each such parent, who asked and the change of a
  * child as its arguments; `fd` has those parents that may have children left to cancel. `ch:` of a parent has its children that have not begun, and
- * follows from their records, so a piece needs no cursor: what is cancelled leaves it.
+ * follows from their records, so a piece needs no cursor: what is cancelled leaves it. `EXPIRE` is the change of a job that expires (scripts.ts).
  */
 export const FAMILIES = /* lua */ `
 local F = {}
 local PIECE, EXPIRY_PIECE = 250, 500
-local EXPIRE = [==[${JSON.stringify(changeArgs(EXPIRE, ""))}]==]
 function F.record(j, actor, change)
   wrote = true
   call('HSET', T .. 'fc', int(j.row), cjson.encode({actor, change}))

@@ -37,6 +37,8 @@ local function cancel(j, actor, request, family, change)
 end
 local function retry(j, actor, changes)
   if j.state < SUCCEEDED then return {'wrong-state', j.state} end
+  -- Nothing is left of it that could run.
+  if j.d.oc == 'removed' then return {'missing'} end
   local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
   if batch then return {'of-batch', batch} end
   local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
@@ -75,7 +77,7 @@ local function edit(j, input)
   J.set(j, 'wt', nil)
 end
 -- What comes after it by its dedupe key has its contents, and goes with it.
-local function remove(j)
+local function remove(j, own)
   if j.state == RUNNING then return {'wrong-state', j.state} end
   local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
   if batch then return {'of-batch', batch} end
@@ -83,9 +85,18 @@ local function remove(j)
     call('DEL', T .. 'rr:' .. int(j.row))
     J.set(j, 'rr', nil)
   end
-  if j.state == QUEUED then C.apply(j, changes[QUEUED], actor, nil) end
+  C.apply(j, changes[j.state], actor, nil)
   if j.d.sn then call('ZREM', T .. 'so:' .. j.d.sn, j.id) end
-  P.remove(j)
+  -- As long as its parent is unfinished, its record stays, without contents.
+  if not P.isKept(j) then
+    P.remove(j)
+    return {'removed'}
+  end
+  local row = int(j.row)
+  J.text('i:', j.row, own)
+  call('UNLINK', T .. 'hi:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row)
+  X.forget(j)
+  for _, name in ipairs({'dk', 'pg', 'st', 'lg', 'sg', 'wt', 'sn', 'sa', 'su'}) do J.set(j, name, nil) end
   return {'removed'}
 end
 local answers, changed = {}, 0
@@ -99,7 +110,7 @@ for i = 1, num() do
     answer = retry(j, actor, changes)
     if own and answer[1] == 'applied' then edit(j, own) end
   elseif what == 'promote' then answer = promote(j)
-  else answer = remove(j) end
+  else answer = remove(j, own) end
   if answer[1] == 'applied' or answer[1] == 'requested' or answer[1] == 'removed' then changed = changed + 1 end
   answers[i] = answer
 end
