@@ -22,6 +22,8 @@ import { type Caught, hunt } from "./mutation.ts";
 import { inParallel, report, reportDone } from "./parallel.ts";
 import { shrink } from "./shrink.ts";
 import { huntSchedules, runSchedules, type ScheduleCampaign } from "./schedules/campaign.ts";
+import { OPERATIONS_MUTANTS } from "./operations/mutants.ts";
+import { huntOperations } from "./operations/world.ts";
 import { SCHEDULE_MUTANTS } from "./schedules/mutants.ts";
 import { runStorm, type Storm } from "./storm.ts";
 
@@ -53,7 +55,7 @@ const DONE_EVERY = 20;
 const TOLD_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
-const known = [...MUTANTS, ...SCHEDULE_MUTANTS].map(({ name }) => name);
+const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...OPERATIONS_MUTANTS].map(({ name }) => name);
 const strangers = values.mutant.filter((name) => !known.includes(name));
 if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
@@ -156,8 +158,11 @@ async function mutants(budget: number): Promise<void> {
   );
   if (report(caught)) return;
   // Their histories are short, and most are found by the first: they need no processes of their own.
-  const ofSchedules = SCHEDULE_MUTANTS.filter(({ name }) => values.mutant.length === 0 || values.mutant.includes(name));
-  tellMutants([...caught, ...(await huntSchedules(budget, ofSchedules))]);
+  const isAsked = ({ name }: { readonly name: string }): boolean =>
+    values.mutant.length === 0 || values.mutant.includes(name);
+  const ofSchedules = await huntSchedules(budget, SCHEDULE_MUTANTS.filter(isAsked));
+  const ofOperations = await huntOperations(budget, OPERATIONS_MUTANTS.filter(isAsked));
+  tellMutants([...caught, ...ofSchedules, ...ofOperations]);
 }
 
 function tellMutants(caught: readonly Caught[]): void {

@@ -431,7 +431,7 @@ export function promote(job: JobView): Change {
  */
 export function remove(job: JobView): Change {
   const error = { name: "Removed", code: ErrorCode.removed, message: "the job was removed by hand" };
-  return change(job, "remove", { to: "cancelled", outcome: "removed", error });
+  return change(job, "remove", { to: "cancelled", outcome: "removed", error, reason: "removed by hand" });
 }
 
 /** An operator's redrive: all counters start again, the fence goes on. */

@@ -166,7 +166,7 @@ async function deleteJobs(
 // An incident says that a job was in flight, and no more about this one. What comes after it by its dedupe key has its contents, and goes with it.
 const REMOVE = `WITH occurrences AS (DELETE FROM outlive.occurrences WHERE job = ANY ($2::text[])),
   reruns AS (DELETE FROM outlive.reruns WHERE job = ANY ($1::bigint[])),
-  told AS (UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = ANY ($1::bigint[]))
+  reports AS (UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = ANY ($1::bigint[]))
   SELECT j.seq, j.state, j.finished_at, EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
     WHERE e.job = j.seq AND p.state < ${STATE.succeeded}) AS is_child FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
 const EMPTY = `WITH steps AS (DELETE FROM outlive.steps WHERE job = ANY ($1::bigint[])),
