@@ -9,10 +9,12 @@ import { keyLimit, type KeyLimitOptions, keyPause, type KeyPauseOptions } from "
 /** At most this many keys are listed. */
 const MAX_LISTED = 1_000;
 
+/** `engine.limits`: reads and changes what is set for single keys. */
 export class KeyLimits {
   readonly #store: Store;
   readonly #newId: () => string;
 
+  /** Use `engine.limits`. @internal */
   constructor(store: Store, newId: () => string) {
     this.#store = store;
     this.#newId = newId;

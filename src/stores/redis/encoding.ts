@@ -271,6 +271,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
     ...(d["xp"] !== undefined && state === "queued" && !isClaimed && { expiresAt: Number(d["xp"]) }),
+    ...(d["la"] !== undefined && { latestAt: Number(d["la"]) }),
   };
 }
 
