@@ -12,6 +12,7 @@ import { refuse } from "./option-checks.ts";
 
 /** The changes that `bulk` makes. */
 export const BULK_CHANGES = ["cancel", "retry", "promote", "remove"] as const;
+/** What `bulk` does to each job. */
 export type BulkChange = (typeof BULK_CHANGES)[number];
 
 /** The states that a bulk change without a state covers. */
@@ -22,6 +23,7 @@ export const BULK_STATES: Readonly<Record<BulkChange, readonly JobState[]>> = {
   remove: ["succeeded", "dead", "cancelled", "quarantined"],
 };
 
+/** The options of `bulk`. */
 export interface BulkOptions extends By {
   /** Only counts what would be changed. Default false. */
   readonly dryRun?: boolean;
@@ -33,15 +35,19 @@ export interface BulkOptions extends By {
   readonly signal?: AbortSignal;
 }
 
+/** How far a bulk change has come. */
 export interface BulkProgress {
   /** Jobs that the filter has found so far. */
   readonly found: number;
+  /** How many of them were changed. */
   readonly changed: number;
   /** Of the changed ones, running jobs that were asked to end. */
   readonly requested: number;
+  /** How many of them could not be changed. */
   readonly failed: number;
 }
 
+/** What a bulk change came to. */
 export interface BulkResult extends BulkProgress {
   /** The entry of the audit; null: nothing was changed. */
   readonly audit: string | null;
@@ -62,6 +68,7 @@ export interface PauseOptions extends By {
   readonly until?: Date | Duration;
 }
 
+/** The options of `audit`. */
 export interface AuditOptions {
   /** Only changes of this actor. Default: of all. */
   readonly actor?: string;

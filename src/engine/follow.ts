@@ -6,6 +6,7 @@ import { type Clock, type Duration, durationMs } from "../job/time.ts";
 import type { Store } from "../stores/port.ts";
 import { refuse } from "./option-checks.ts";
 
+/** The options of `follow`. */
 export interface FollowOptions {
   /** How long it waits between two reads, unless a wake-up comes. Default "500ms"; from "10ms" to "1h". */
   readonly every?: Duration;

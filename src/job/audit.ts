@@ -14,12 +14,14 @@ export interface AuditEntry {
   readonly reason: string | null;
 }
 
+/** The sorts of changes that the audit has. */
 export const AUDIT_ACTIONS = ["cancel", "retry", "edit", "promote", "remove", "pause", "resume", "limit"] as const;
+/** A sort of change that the audit has. */
 export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 
 /** An entry as it is kept. */
 export interface AuditRecord extends AuditEntry {
-  /** When the change, or the first chunk of a bulk change, was written, by the store's clock. */
+  /** When the change, or the first chunk of a bulk change, was written, in ms since 1970 of the store's clock. */
   readonly at: number;
   /** How many jobs, kinds or keys were changed. */
   readonly count: number;

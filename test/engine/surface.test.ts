@@ -54,7 +54,6 @@ const ENGINE = [
   "on",
   "operator",
   "pause",
-  "reportCollections",
   "resume",
   "runUntilIdle",
   "start",
