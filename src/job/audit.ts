@@ -21,7 +21,7 @@ export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 
 /** An entry as it is kept. */
 export interface AuditRecord extends AuditEntry {
-  /** When the change, or the first chunk of a bulk change, was written, in ms since 1970 of the store's clock. */
+  /** When the change, or the first chunk of a bulk change, was written, in milliseconds since 1970 by the store's clock. */
   readonly at: number;
   /** How many jobs, kinds or keys were changed. */
   readonly count: number;
