@@ -16,6 +16,15 @@ export type {
 export { type Bytes, collection, type CollectionOptions } from "./engine/collection.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
+export type {
+  AuditOptions,
+  BulkChange,
+  BulkOptions,
+  BulkProgress,
+  BulkResult,
+  PauseOptions,
+} from "./engine/changes.ts";
+export type { FollowedJob, FollowOptions } from "./engine/follow.ts";
 export type { KeyLimits } from "./engine/key-limits.ts";
 export {
   type BackoffOptions,
@@ -24,6 +33,7 @@ export {
   type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
+  type RetentionByState,
   type RetryOptions,
 } from "./engine/options.ts";
 export { attach, open } from "./engine/open.ts";
@@ -35,6 +45,7 @@ export type { WorkerHandle } from "./engine/work.ts";
 export type { Handler, JobContract, TypedRun as Run } from "./job/contract.ts";
 export { schedule, type PlannedFor, type ScheduleDeclaration, type ScheduleOptions } from "./schedules/declaration.ts";
 export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
+export type { AuditAction, AuditRecord, By } from "./job/audit.ts";
 export type { Duration } from "./job/time.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, Interruption, OutliveError, type StoredError, TerminalError } from "./job/errors.ts";

@@ -282,6 +282,18 @@ test("examples/limits.ts keeps to its limits", async (t) => {
   ]);
 });
 
+test("examples/changes.ts changes jobs by hand, and the audit has every change", async (t) => {
+  const program = folder(t).start("changes.ts");
+  await program.untilEnd();
+  const stdout = program.lines.join("\n");
+  assert.match(
+    stdout,
+    /operator remove jobs kind="report" state="cancelled" 1\n.* operator edit job report-1 1\n.* ann promote/,
+  );
+  assert.match(stdout, /1 found, 1 removed, 0 failed$/m);
+  assert.match(stdout, /result: 'the report of 2026-11'.*\n.*result: 'the report of 2026-12'/s);
+});
+
 test("examples/schedules.ts runs what was planned, and the latest of what was missed", async (t) => {
   const program = folder(t).start("schedules.ts");
   await program.untilEnd();
@@ -343,6 +355,7 @@ for (const [page, examples] of [
   ["limits.md", ["limits.ts"]],
   ["dedupe.md", ["rerun.ts"]],
   ["schedules.md", ["schedules.ts"]],
+  ["changes.md", ["changes.ts"]],
   ["requests.md", ["llm-calls.ts", "webhooks.ts", "gently.ts"]],
 ] as const) {
   test(`the code in docs/${page} is that of ${examples.join(" and ")}`, () => {

@@ -25,6 +25,8 @@ import { shrink } from "./shrink.ts";
 import { huntRequests, type RequestCampaign, runRequestHistories } from "./requests/campaign.ts";
 import { REQUEST_MUTANTS } from "./requests/mutants.ts";
 import { huntSchedules, runSchedules, type ScheduleCampaign } from "./schedules/campaign.ts";
+import { OPERATIONS_MUTANTS } from "./operations/mutants.ts";
+import { huntOperations } from "./operations/world.ts";
 import { SCHEDULE_MUTANTS } from "./schedules/mutants.ts";
 import { runStorm, type Storm } from "./storm.ts";
 
@@ -57,7 +59,7 @@ const DONE_EVERY = 20;
 const TOLD_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
-const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...REQUEST_MUTANTS].map(({ name }) => name);
+const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...OPERATIONS_MUTANTS, ...REQUEST_MUTANTS].map(({ name }) => name);
 const strangers = values.mutant.filter((name) => !known.includes(name));
 if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
@@ -162,12 +164,13 @@ async function mutants(budget: number): Promise<void> {
   );
   if (report(caught)) return;
   // Their histories are short, and most are found by the first: they need no processes of their own.
-  const ofSchedules = SCHEDULE_MUTANTS.filter(({ name }) => values.mutant.length === 0 || values.mutant.includes(name));
-  const ofRequests = REQUEST_MUTANTS.filter(({ name }) => values.mutant.length === 0 || values.mutant.includes(name));
+  const isAsked = ({ name }: { readonly name: string }): boolean =>
+    values.mutant.length === 0 || values.mutant.includes(name);
   tellMutants([
     ...caught,
-    ...(await huntSchedules(budget, ofSchedules)),
-    ...(await huntRequests(Math.min(budget, 60), ofRequests)),
+    ...(await huntSchedules(budget, SCHEDULE_MUTANTS.filter(isAsked))),
+    ...(await huntOperations(budget, OPERATIONS_MUTANTS.filter(isAsked))),
+    ...(await huntRequests(Math.min(budget, 60), REQUEST_MUTANTS.filter(isAsked))),
   ]);
 }
 

@@ -10,6 +10,7 @@ import {
 import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
+import type { AuditRecord, By } from "../job/audit.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { openBlobs } from "../blobs/open.ts";
 import {
@@ -25,7 +26,15 @@ import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { type Enqueued, isTerminal, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
+import {
+  type Enqueued,
+  isTerminal,
+  JOB_STATES,
+  type JobDetails,
+  type JobDraft,
+  type JobId,
+  type JobState,
+} from "../job/job.ts";
 import type { Json } from "../job/json.ts";
 import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -34,15 +43,25 @@ import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
-import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
+import type { CancelOptions, JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
-import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
+import {
+  type AwaitedJob,
+  awaitedJob,
+  checkedEnqueue,
+  type CommitForm,
+  type NoPromise,
+  transactionsFor,
+} from "../worker/run.ts";
 import { ScheduleClient } from "../schedules/schedules.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { responseBlob } from "../requests/body.ts";
 import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
+import { type AuditOptions, type BulkChange, type BulkOptions, type BulkResult, Changes } from "./changes.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
+import { follow, type FollowedJob, type FollowOptions } from "./follow.ts";
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */
@@ -84,6 +103,7 @@ export class Client {
   /** The kinds of batches that this program knows. @internal */
   protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
+  #changes: Changes | undefined;
   #batchClient: BatchClient | undefined;
   /** The schedules that this program declares. @internal */
   protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
@@ -192,8 +212,7 @@ export class Client {
     assertKey(id, "The job's id");
     const { timeout } = options;
     const timeoutMs = timeout === undefined ? null : durationMs(timeout, `The timeout for the result of job ${id}`);
-    this.#results ??= new Results(this.store, systemClock);
-    return this.#results.wait(id, timeoutMs) as Promise<Result>;
+    return this.#waiting().wait(id, timeoutMs) as Promise<Result>;
   }
 
   /**
@@ -208,6 +227,71 @@ export class Client {
   ): Promise<SentSignal> {
     const signal = makeSignal(jobId, name, payload, options, this.#newId);
     return signalResult(signal, await this.store.operate.signal(signal));
+  }
+
+  /**
+   * How all these jobs ended, in the order of the ids, once they have, however they ended; or how they stand when `timeout` has passed. One read at a time for
+   * all of them.
+   */
+  async wait<Result = Json>(
+    ids: readonly JobId<Result>[],
+    options: { readonly timeout?: Duration } = {},
+  ): Promise<readonly AwaitedJob<Result>[]> {
+    for (const id of ids) assertKey(id, "A job's id");
+    const { timeout } = options;
+    const timeoutMs = timeout === undefined ? null : durationMs(timeout, "The timeout of wait");
+    return (await this.#waiting().ended(ids, timeoutMs)).map((outcome) => awaitedJob<Result>(outcome));
+  }
+
+  /**
+   * What happens to these jobs, as it is found by reading their rows: how each stands first, then every change that a read finds, until all have ended. What
+   * happens between two reads is one event. For a web process; in a worker, `engine.on` hears everything at once.
+   */
+  follow<Result = Json>(
+    ids: readonly JobId<Result>[],
+    options: FollowOptions = {},
+  ): AsyncIterable<FollowedJob<Result>> {
+    for (const id of ids) assertKey(id, "A job's id");
+    return follow<Result>(this.store, systemClock, ids, options);
+  }
+
+  /**
+   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
+   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   */
+  cancel(id: string, options: CancelOptions & By = {}): Promise<JobState> {
+    return this.changes.cancel(id, options);
+  }
+
+  /** Queues a finished job again, with its counters at zero and its steps kept. With an `input` it runs with that, and its kept steps are deleted. */
+  retry(id: string, options: { readonly input?: unknown } & By = {}): Promise<JobState> {
+    return this.changes.retry(id, options);
+  }
+
+  /** Makes a delayed job ready now. One that waits for a signal, for other jobs or in a sleep is refused. */
+  promote(id: string, by: By = {}): Promise<JobState> {
+    return this.changes.promote(id, by);
+  }
+
+  /**
+   * Deletes a job with all that belongs to it: input, result, steps, log, history, signals and blobs. One that has not ended ends first, and what waits for it goes on.
+   * As long as its parent is unfinished, an empty job with the error REMOVED stays in its place. A running one is refused. The audit and incidents keep its id.
+   */
+  remove(id: string, by: By = {}): Promise<void> {
+    return this.changes.remove(id, by);
+  }
+
+  /**
+   * Changes all jobs that a filter finds, in transactions of 100, with one audit entry. Without a state: retry takes dead ones, cancel queued and running ones,
+   * promote delayed ones, remove all that have ended. Killed half-way, what was changed is in the audit; run it again.
+   */
+  bulk(change: BulkChange, filter: JobFilter, options: BulkOptions = {}): Promise<BulkResult> {
+    return this.changes.bulk(change, filter, options);
+  }
+
+  /** What people changed, the newest first. */
+  audit(options: AuditOptions = {}): Promise<readonly AuditRecord[]> {
+    return this.changes.audit(options);
   }
 
   /** The whole story of one job, or null. */
@@ -524,6 +608,29 @@ export class Client {
   /** For what consumes messages in this process. @internal */
   protected get collectionClient(): CollectionClient {
     return this.#collections();
+  }
+
+  #waiting(): Results {
+    return (this.#results ??= new Results(this.store, systemClock));
+  }
+
+  /** What people change. @internal */
+  protected get changes(): Changes {
+    const { store, contracts } = this;
+    return (this.#changes ??= new Changes({
+      store,
+      contracts,
+      newId: this.#newId,
+      forget: async (job) => {
+        const blob = responseBlob(job);
+        if (blob !== null) await this.#blobs?.delete([blob]);
+      },
+    }));
+  }
+
+  /** @internal */
+  protected get newId(): () => string {
+    return this.#newId;
   }
 
   /** Closes the connection to the store. What is under way ends first. */

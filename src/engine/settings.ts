@@ -546,6 +546,25 @@ export const KIND_OPTIONS = {
     sentence:
       'What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it.',
   },
+  expires: {
+    type: "duration",
+    default: null,
+    otherwise: "any time",
+    min: "1ms",
+    max: LONGEST,
+    sentence:
+      'How long its jobs may wait for their first attempt after they were due: then they are cancelled, with the outcome "expired".',
+  },
+  retention: {
+    type: "code",
+    default: null,
+    takes: 'a duration such as "30d", or { succeeded, dead, cancelled, quarantined } with a duration for each',
+    // job() checks it, with an error of its own.
+    accepts: (value) => typeof value === "string" || (typeof value === "object" && value !== null),
+    otherwise: "`retention.finished`",
+    sentence:
+      "How long its finished jobs are kept: one time for all, or one for each of succeeded, dead, cancelled, quarantined.",
+  },
 } as const satisfies Readonly<Record<string, Setting>>;
 
 /** The options of `batch()` in addition to those of `job()`. */

@@ -47,6 +47,7 @@ export interface Explanation {
     | "waiting-its-turn"
     | "about-to-run"
     | "finished"
+    | "expired"
     | "quarantined";
   /** For people. */
   readonly text: string;
@@ -74,8 +75,33 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
   const job = await deps.store.inspect.get(id);
   if (!job) return null;
   if (job.state === "running") return owned(deps, job);
-  if (job.state === "queued") return queued(deps, job);
+  if (job.state === "queued") return withExpiry(await queued(deps, job), job, deps.now());
   return finished(job);
+}
+
+/** Whatever it waits for, it does not wait for longer. */
+function withExpiry(explained: Explanation, { expiresAt }: JobDetails, now: number): Explanation {
+  if (expiresAt === undefined) return explained;
+  const { text, details } = explained;
+  const left =
+    expiresAt > now
+      ? `It expires in ${humanMs(expiresAt - now)}`
+      : "It has expired, and the next turn of a worker ends it";
+  return {
+    ...explained,
+    text: `${text} ${left} (${isoInstant(expiresAt)}) unless an attempt begins.`,
+    details: { ...details, expiresAt },
+  };
+}
+
+function pausedKind(kind: string, pause: KindCounts["pause"], now: number): Wording {
+  const next = `outlive resume ${shellWord(kind)}`;
+  if (pause === undefined) return { because: "paused", text: `The kind ${kind} is paused.`, next };
+  const { by, reason, at, until } = pause;
+  const end = until === null ? "until it is resumed" : `for ${humanMs(Math.max(0, until - now))} more`;
+  const why = reason === null ? "" : `: ${reason}`;
+  const text = `The kind ${kind} has been paused by ${by} since ${isoInstant(at)}, ${end}${why}.`;
+  return { because: "paused", text, next, details: { by, reason, at, until } };
 }
 
 /** What `why` reports about a job. */
@@ -187,8 +213,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   }
   const kinds = await store.inspect.counts();
   const kind = kinds.find(({ kind: name }) => name === job.kind)!;
-  if (kind.paused)
-    return say(job, { because: "paused", text: `The kind ${job.kind} is paused.`, next: `outlive resume ${job.kind}` });
+  if (kind.paused) return say(job, pausedKind(job.kind, kind.pause, now()));
   const health = await store.inspect.health();
   if (!health.ok) {
     return say(job, {
@@ -432,7 +457,7 @@ function finished(job: JobDetails): Explanation {
   const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
   const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
-    because: "finished",
+    because: job.lastOutcome === "expired" && job.state === "cancelled" ? "expired" : "finished",
     text: `It is ${job.state}${when}${why}.${damaged}`,
     next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
   });

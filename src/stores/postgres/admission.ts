@@ -20,7 +20,7 @@ import { LANE, STATE } from "../rows.ts";
 import { type Connection, isSessionLost } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { closedUntil, type KeyColumns, keysIn as keysOf, lockPrefix, UNLIMITED } from "./keys.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { isPausedSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
 const KEYS_PER_TURN = 200;
@@ -83,7 +83,7 @@ const GATE_WAIT_MS = 50;
 // the machine.
 const WAIT_FOR_GATE = `WITH briefly AS MATERIALIZED (SELECT set_config('lock_timeout', '${GATE_WAIT_MS}ms', true) AS is)
   SELECT pg_advisory_xact_lock(hashtextextended($1 || -g.id, 0)) FROM briefly b CROSS JOIN LATERAL (
-    SELECT k.id FROM outlive.kinds k WHERE b.is IS NOT NULL AND k.id = ANY ($2::int[]) AND k.fair AND NOT k.paused
+    SELECT k.id FROM outlive.kinds k WHERE b.is IS NOT NULL AND k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
       AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -k.id) ORDER BY k.id LIMIT 1) g`;
 
 /** Whether there is something to act on: wakes of waits, events of dedupe keys, and wakes of keys. */
@@ -112,7 +112,7 @@ const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit'
     FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door)
   SELECT d.door, d.wakes, d.due, pg_try_advisory_xact_lock(hashtextextended($1 || d.door, 0)) AS locked, NULL::bigint AS next_due_ms, NULL::bigint AS now FROM doors d
   UNION ALL SELECT -k.id::bigint, 0, false, pg_try_advisory_xact_lock(hashtextextended($1 || -k.id, 0)), NULL, NULL
-    FROM outlive.kinds k WHERE k.id = ANY ($2::int[]) AND k.fair AND NOT k.paused
+    FROM outlive.kinds k WHERE k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
   UNION ALL SELECT NULL, 0, false, false, (SELECT min(k.due_at) FROM outlive.keys k WHERE k.due_at > clock.now) - clock.now, clock.now FROM clock`;
 
 /** Of a door, or of a gate: then it has a number below 0. */

@@ -5,7 +5,16 @@ import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../j
 import { quarantine } from "../../job/transitions.ts";
 import type { Room, Settlement } from "../port.ts";
 import { type CounterColumns, counters } from "../rows.ts";
-import { INTACT_INPUT, isIntactSql, stepOwnerSql, list, type Session, texts, type Value } from "./statements.ts";
+import {
+  INTACT_INPUT,
+  isIntactSql,
+  isPausedSql,
+  stepOwnerSql,
+  list,
+  type Session,
+  texts,
+  type Value,
+} from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
@@ -37,7 +46,7 @@ export interface Turn {
   readonly live: boolean;
   /** Row numbers of the jobs that were settled; null: all of them. */
   readonly settled: readonly number[] | null;
-  /** In how many ms the first delayed job is due, 0 or less if it is due now; null: no job is delayed. */
+  /** In how many ms the first delayed job is due, or the first job expires that may not have begun; 0 or less if that is now; null: neither will. */
   readonly due: number | null;
   /** Whether a suspect waits. */
   readonly suspects: boolean;
@@ -401,7 +410,8 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   ${CLOCK}${settles ? NOTES : ", set_config('synchronous_commit', 'off', true)"}),
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
   ${settles ? `${SETTLES},` : ""}
-  due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
+  due AS MATERIALIZED (SELECT least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
+    (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1)) - clock.now AS ms FROM clock),
   suspect AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
   wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
   door AS MATERIALIZED (SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1),
@@ -434,7 +444,7 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
 const READY_OF_ONE = `
     SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = :kind) AS timeout_ms FROM outlive.jobs j
     WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-      AND NOT (SELECT paused FROM outlive.kinds WHERE id = :kind)
+      AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)
     ORDER BY j.priority DESC, j.seq LIMIT :room FOR UPDATE SKIP LOCKED`;
 
 // The best of all kinds by (priority, age), each within its own room. Rows that were locked but not taken are free again at the commit.
@@ -444,7 +454,7 @@ const READY_OF_MANY = `
       FROM (
         SELECT o.kind, o.room, o.shares, k.timeout_ms
         FROM unnest(:kinds::int[], :rooms::int[], :shares::boolean[]) AS o (kind, room, shares)
-        JOIN outlive.kinds k ON k.id = o.kind WHERE NOT k.paused
+        JOIN outlive.kinds k ON k.id = o.kind WHERE NOT ${isPausedSql("k.")}
       ) k CROSS JOIN LATERAL (
         SELECT j.ctid AS tid, j.priority, j.seq FROM outlive.jobs j
         WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)

@@ -7,6 +7,7 @@ import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
+import { AUDIT_TABLES } from "./migrations/operations.ts";
 import { SUBMIT_SIGNATURE } from "./migrations/submit.ts";
 import { VIEWS } from "./migrations/views.ts";
 import { WAITING_TABLES } from "./migrations/waiting.ts";
@@ -39,6 +40,7 @@ export const WRITTEN = [
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
+  ...AUDIT_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
@@ -49,6 +51,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
+  ...AUDIT_TABLES,
 ]);
 
 /** Roles without login: grant them to the users that programs log in as. */
@@ -109,6 +112,7 @@ DO $$ BEGIN
     GRANT SELECT ON ${schema}.schedules TO ${worker};
   END IF;
   IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.audit') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(AUDIT_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

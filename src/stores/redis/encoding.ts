@@ -58,14 +58,15 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair } = draft;
+  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair, expiresMs } = draft;
   return [
     id,
     kind,
     checked(input, inputOwner(kind)),
     String(priority),
     orNothing(runAt),
-    String(delayMs),
+    // In one argument, because drafts that an earlier version has staged have so many.
+    expiresMs === undefined ? String(delayMs) : `${delayMs}:${expiresMs}`,
     orNothing(dedupeKey),
     orNothing(dedupe?.then),
     orNothing(dedupe?.debounce?.waitMs),
@@ -269,6 +270,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     keys: keys.map(named),
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
+    ...(d["xp"] !== undefined && state === "queued" && !isClaimed && { expiresAt: Number(d["xp"]) }),
     ...(d["la"] !== undefined && { latestAt: Number(d["la"]) }),
   };
 }

@@ -21,7 +21,7 @@ const MAX_WALKS = 3;
 /** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
 const OF_KIND = ["zr:", "zz:", "zu:", "zv:", "shk:", "srun:", "st3:", "st4:", "st5:", "hdk:"] as const;
 const OF_WORKER = ["sheld:", "scc:"] as const;
-const OF_STORE = ["zk", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
+const OF_STORE = ["zk", "xp", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
 const OF_COLLECTIONS = ["ni", "nl", "nd", "nt", "nc", "pz"] as const;
 
 /** What is wrong, at most 100 findings. While others write, entries that are too many are not found. */

@@ -2,6 +2,8 @@
 // that was started since, or a replica that was promoted, does not have them, because scripts are neither persisted nor replicated. So no call
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
+import { EXPIRE } from "../../job/transitions.ts";
+import { changeArgs } from "./encoding.ts";
 import * as attempts from "./lua/attempts.ts";
 import { ADMISSION } from "./lua/admission.ts";
 import * as batches from "./lua/batches.ts";
@@ -27,7 +29,7 @@ const PARTS = {
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
-  families: FAMILIES,
+  families: `local EXPIRE = [==[${JSON.stringify(changeArgs(EXPIRE, ""))}]==]\n${FAMILIES}`,
   workers: WORKERS,
   leases: LEASES,
   removal: operations.REMOVAL,
@@ -120,6 +122,8 @@ const SCRIPTS = {
   closeLoss: writing(recovery.CLOSE_LOSS),
   noteJob: writing(recovery.NOTE_JOB),
   lostJobs: reading(recovery.LOST_JOBS),
+  change: { ...writing(operations.CHANGE), parts: REMOVING },
+  audit: reading(reads.AUDIT),
   cancel: writing(operations.CANCEL),
   retry: writing(operations.RETRY),
   signal: adding(operations.SIGNAL),

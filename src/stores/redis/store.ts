@@ -1,9 +1,11 @@
 // The store port on Redis, assembled: every verb is one script, or reads followed by one script under guard. There is neither `commit` nor
 // `transact`: the user's own writes are not in this server.
 import type { Emitter } from "../../job/events.ts";
+import type { JobState } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
+import { STATE } from "../rows.ts";
 import { batches } from "./batches.ts";
 import { collections } from "./collections.ts";
 import type { Connection } from "./connection.ts";
@@ -37,8 +39,11 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
         await connection.eval("declare", [
           String(kinds.length),
           ...kinds.flatMap((kind) => {
-            const { name, timeoutMs, maxRuntimeMs, graceMs } = kind;
-            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs)];
+            const { name, timeoutMs, maxRuntimeMs, graceMs, retention } = kind;
+            // By the numbers of states: what the scripts know.
+            const own = Object.entries(retention ?? {}).map(([state, ms]) => [STATE[state as JobState], ms]);
+            const keep = own.length === 0 ? "" : JSON.stringify(Object.fromEntries(own));
+            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs), keep];
           }),
           String(limits.length),
           ...limits.flatMap(({ name, running, intervalMs, burst, strict }) => [

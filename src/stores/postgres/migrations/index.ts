@@ -12,6 +12,7 @@ import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { isolation, suspects } from "./isolation.ts";
+import { operations } from "./operations.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { schedules } from "./schedules.ts";
@@ -52,6 +53,7 @@ export const MIGRATIONS: readonly Migration[] = [
   submit,
   schedules,
   collections,
+  operations,
 ];
 
 /**

@@ -6,7 +6,7 @@ export const DECLARE = /* lua */ `
 if tonumber(call('HGET', T .. 'meta', 'kinds') or 0) + tonumber(A[1]) > 65535 then error('a store has at most 65535 kinds') end
 wrote = true
 for i = 1, num() do
-  local name, json, timeout, runtime, grace = arg(), arg(), arg(), arg(), arg()
+  local name, json, timeout, runtime, grace, keep = arg(), arg(), arg(), arg(), arg(), opt()
   local n = kindNamed(name)
   if not n then
     n = call('HINCRBY', T .. 'meta', 'kinds', 1)
@@ -15,6 +15,7 @@ for i = 1, num() do
     numbersRead[name] = n
   end
   call('HSET', T .. 'k:' .. int(n), 'name', name, 'settings', json, 'timeout', timeout, 'runtime', runtime, 'grace', grace)
+  if keep then call('HSET', T .. 'keep', int(n), keep) else call('HDEL', T .. 'keep', int(n)) end
 end
 local changed = false
 for i = 1, num() do
@@ -90,6 +91,8 @@ if not w or w.state ~= 'live' then
 end
 J.flush()
 F.cancelPiece()
+-- What has expired must not be claimed. While more of it is left than one turn takes, nothing is.
+local moreExpired = F.expirePiece()
 E.goOn()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
@@ -106,12 +109,14 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local asked = {}
+local asked, resumesIn = {}, math.huge
 if total > 0 then
   for i = 1, num() do
     local name, room, shares = arg(), num(), arg() == '1'
     local n = kindNamed(name)
-    if n and room > 0 and not kindOf(n).paused then asked[#asked + 1] = {n = n, room = room, shares = shares} end
+    local kind = n and kindOf(n)
+    if kind and kind.paused then if kind.resumes then resumesIn = math.min(resumesIn, kind.resumes - now) end
+    elseif kind and room > 0 and not moreExpired then asked[#asked + 1] = {n = n, room = room, shares = shares} end
   end
 end
 local woken, goesOn = K.admit(asked, total)
@@ -218,9 +223,11 @@ if #chosen > 0 then
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
-local next = (F.isDue() or goesOn) and 0 or K.nextIn()
+local next = (F.isDue() or goesOn or moreExpired) and 0 or K.nextIn()
+local expiry = call('ZRANGE', T .. 'xp', 0, 0, 'WITHSCORES')
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
-local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge}
+local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge,
+  resumesIn, #expiry > 0 and math.max(0, tonumber(expiry[2]) - now) or math.huge}
 for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
 return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;

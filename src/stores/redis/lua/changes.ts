@@ -6,8 +6,15 @@ export const DRAFTS = /* lua */ `
 local D, X = {}, {}
 local added = {}
 function D.read()
-  return {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
+  local draft = {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = arg(), dk = opt(), policy = opt(),
     wait = optnum(), max = optnum(), ks = opt(), fair = opt()}
+  local delay = tonumber(draft.delay)
+  if delay then draft.delay = delay
+  else
+    local ms, expires = string.match(draft.delay, '^(.*):(.*)$')
+    draft.delay, draft.expires = tonumber(ms), tonumber(expires)
+  end
+  return draft
 end
 function D.readAll()
   local drafts = {}
@@ -27,6 +34,8 @@ local function runAtOf(draft, latest)
   if draft.wait then return math.min(now + draft.wait, latest or 9007199254740991) end
   return draft.runAt or (draft.delay > 0 and now + draft.delay) or nil
 end
+-- When it expires; nothing: never.
+local function expiryOf(draft, runAt) return draft.expires and math.max(now, runAt or now) + draft.expires or nil end
 local function latestOf(draft) return draft.max and now + draft.max or nil end
 -- Rows are given in the order of insertion, and never twice; those of a reservation that is not used up are never given.
 local reserved, lastReserved = 0, 0
@@ -76,7 +85,9 @@ function D.insert(draft, parent, latest)
   added[draft.kind] = (added[draft.kind] or 0) + 1
   J.set(j, 'dk', draft.dk)
   if draft.ks then K.setKeys(j, draft.ks, draft.fair) end
-  J.set(j, 'ra', runAtOf(draft, latest))
+  local runAt = runAtOf(draft, latest)
+  J.set(j, 'ra', runAt)
+  J.set(j, 'xp', expiryOf(draft, runAt))
   J.set(j, 'la', latest)
   if parent then J.set(j, 'pr', parent) end
   K.relocate(j)
@@ -99,6 +110,7 @@ local function replace(holder, draft)
   holder.priority = draft.priority
   if draft.ks then K.setKeys(holder, draft.ks, draft.fair) end
   J.set(holder, 'ra', runAt)
+  J.set(holder, 'xp', expiryOf(draft, runAt))
   J.set(holder, 'la', latest)
   K.relocate(holder)
   J.enter(holder)
@@ -108,7 +120,7 @@ local function markRerun(holder, draft)
   local latest = tonumber(call('HGET', key, 'la') or nil) or latestOf(draft)
   local runAt = runAtOf(draft, latest)
   call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '', 'fr', draft.fair or '',
-    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '')
+    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '', 'xp', draft.expires and int(draft.expires) or '')
   J.set(holder, 'rr', '1')
 end
 -- An unfinished job that has run, or will, has the key of this draft.
@@ -146,7 +158,7 @@ local function rerun(j)
   J.set(j, 'rr', nil)
   if not kept.id or J.rowOf(kept.id) then return end
   D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
-    ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil}, nil, tonumber(kept.la))
+    expires = tonumber(kept.xp or nil), ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil}, nil, tonumber(kept.la))
 end
 `;
 
@@ -293,11 +305,11 @@ end
 /**
  * A cancel that includes the children of a job, as in sqlite/families.ts. `fc` has one field for each such parent, who asked and the change of a
  * child as its arguments; `fd` has those parents that may have children left to cancel. `ch:` of a parent has its children that have not begun, and
- * follows from their records, so a piece needs no cursor: what is cancelled leaves it.
+ * follows from their records, so a piece needs no cursor: what is cancelled leaves it. `EXPIRE` is the change of a job that expires (scripts.ts).
  */
 export const FAMILIES = /* lua */ `
 local F = {}
-local PIECE = 250
+local PIECE, EXPIRY_PIECE = 250, 500
 function F.record(j, actor, change)
   wrote = true
   call('HSET', T .. 'fc', int(j.row), cjson.encode({actor, change}))
@@ -321,6 +333,18 @@ local function changeOf(texts)
   local change = C.read()
   A, at = args, position
   return change
+end
+-- Ends a piece of the jobs of which no attempt has begun in time: \`expire\` of job/transitions.ts. Returns whether more are left.
+function F.expirePiece()
+  local rows = call('ZRANGEBYSCORE', T .. 'xp', '-inf', int(now), 'LIMIT', 0, EXPIRY_PIECE)
+  if #rows == 0 then return false end
+  wrote = true
+  for i = 1, #rows do rows[i] = tonumber(rows[i]) end
+  J.fetch(rows)
+  local change = changeOf(EXPIRE)
+  for _, row in ipairs(rows) do C.apply(J.get(row), change, 'system/expiry', nil) end
+  settleIndexes()
+  return #rows == EXPIRY_PIECE
 end
 -- Cancels a piece of the family that has waited longest. Indexes are settled.
 function F.cancelPiece()

@@ -16,6 +16,7 @@ function I.each(j, put)
   put('h', idKey(j.id), j.id, row)
   put('c', T .. 'k:' .. kind, 'jobs', 1)
   if isNewChild(j) then put('z', T .. 'ch:' .. d.pr, row, j.row) end
+  if mayExpire(j) then put('z', T .. 'xp', row, tonumber(d.xp)) end
   if j.state == QUEUED then
     local lane = LANES[d.ln] and d.ln or nil
     if lane == 'z' then
@@ -59,6 +60,7 @@ function I.names(j, name)
   local row = int(j.row)
   I.each(j, function(type, key) if type == 'h' or type == 's' or type == 'z' or type == 'o' or type == 'r' then name(key, type) end end)
   name(T .. 'ch:' .. row, 'z')
+  name(T .. 'xp', 'z')
   name(T .. 'wa:' .. row, 's')
   name(T .. 'aw:' .. row, 's')
   for _, key in ipairs(K.bounds(j)) do

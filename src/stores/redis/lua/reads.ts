@@ -91,8 +91,29 @@ for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
   local first = call('ZRANGE', T .. 'r:' .. k, 0, 0)[1]
   local j = first and J.get(tonumber(first))
   if j then oldest = int(math.max(0, now - math.max(j.created, J.runAt(j) or 0))) end
+  local pause = kind.paused and call('HMGET', T .. 'k:' .. k, 'pauseAt', 'pauseUntil', 'pauseBy', 'pauseWhy') or {}
+  for i = 1, 4 do pause[i] = pause[i] or '' end
   list[n] = {kind.name, kind.paused and 1 or 0, ready, oldest, delayed, held, running,
-    all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined}
+    all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined, pause}
+end
+return list
+`;
+
+/** What people changed: au has the entries by id, as JSON, and an their ids in the order in which they were written. */
+export const AUDIT = /* lua */ `
+local actor, action, target, limit, after = opt(), opt(), opt(), num(), opt()
+local list, most = {}, '+inf'
+if after then
+  local score = call('ZSCORE', T .. 'an', after)
+  if not score then return list end
+  most = '(' .. score
+end
+local ids = call('ZREVRANGEBYSCORE', T .. 'an', most, '-inf', 'LIMIT', 0, (actor or action or target) and 10000 or limit)
+for _, id in ipairs(ids) do
+  if #list == limit then break end
+  local text = call('HGET', T .. 'au', id)
+  local e = cjson.decode(text)
+  if (not actor or e.actor == actor) and (not action or e.action == action) and (not target or e.target == target) then list[#list + 1] = text end
 end
 return list
 `;

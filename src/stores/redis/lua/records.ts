@@ -65,8 +65,10 @@ local kindsRead = {}
 local function kindOf(n)
   local k = kindsRead[n]
   if k == nil then
-    local v = call('HMGET', T .. 'k:' .. int(n), 'name', 'timeout', 'runtime', 'grace', 'paused')
-    k = {n = n, name = v[1], timeout = tonumber(v[2] or nil), runtime = tonumber(v[3] or nil), grace = tonumber(v[4] or nil), paused = v[5] == '1'}
+    local v = call('HMGET', T .. 'k:' .. int(n), 'name', 'timeout', 'runtime', 'grace', 'paused', 'pauseUntil')
+    local resumes = tonumber(v[6] or nil)
+    k = {n = n, name = v[1], timeout = tonumber(v[2] or nil), runtime = tonumber(v[3] or nil), grace = tonumber(v[4] or nil),
+      paused = v[5] == '1' and not (resumes and resumes <= now), resumes = resumes}
     kindsRead[n] = k
   end
   return k
@@ -218,10 +220,13 @@ local function delay(kind, row, due)
 end
 -- A child that no attempt has begun: hasNotBegun of job/transitions.ts.
 local function isNewChild(j) return j.d.pr and j.state == QUEUED and j.fence == 0 end
+-- No attempt has begun, and it ends if none does in time.
+local function mayExpire(j) return j.d.xp and j.state == QUEUED and j.fence == 0 end
 -- Takes a job out of every index that its record says it is in, before that changes.
 function J.leave(j)
   local row, kind = int(j.row), int(j.kind)
   if isNewChild(j) then gather('ZREM', T .. 'ch:' .. j.d.pr, row) end
+  if mayExpire(j) then gather('ZREM', T .. 'xp', row) end
   if j.state == QUEUED then
     local lane = j.d.ln
     if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
@@ -240,6 +245,7 @@ function J.enter(j)
   local row, kind = int(j.row), int(j.kind)
   local lane = nil
   if isNewChild(j) then gather('ZADD', T .. 'ch:' .. j.d.pr, row, row) end
+  if mayExpire(j) then gather('ZADD', T .. 'xp', j.d.xp, row) end
   if j.state == QUEUED then
     local due = J.runAt(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
