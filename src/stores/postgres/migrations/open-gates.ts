@@ -35,17 +35,18 @@ function loneRing(schema: string): string {
   CREATE FUNCTION ${schema}.lone_ring(of_kind integer) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
     of_gate bigint := -of_kind;
-    first ${schema}.extras;
+    lone bigint;
   BEGIN
-    SELECT * INTO first FROM ${schema}.extras e WHERE e.door = of_gate ORDER BY e.ring, e.rank DESC, e.job LIMIT 1;
-    IF NOT FOUND OR NOT (${isFairAlone("first")}) OR first.ring IS DISTINCT FROM first.fair THEN RETURN NULL; END IF;
-    IF EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.door = of_gate AND e.ring > first.ring) THEN RETURN NULL; END IF;
-    IF EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.seq = first.job AND j.state = ${STATE.queued} AND j.lane = ${LANE.held} AND j.crashes + j.losses > 0)
-      THEN RETURN NULL; END IF;
-    IF NOT pg_try_advisory_xact_lock_shared(hashtextextended('outlive key ${schema.slice(1, -1)} ' || first.ring, 0)) THEN RETURN NULL; END IF;
-    IF EXISTS (SELECT 1 FROM ${schema}.keys k WHERE k.id = first.ring AND (${bounds("k")}))
+    SELECT e.ring INTO lone FROM (
+        SELECT w.* FROM ${schema}.extras w WHERE w.door = of_gate ORDER BY w.ring, w.rank DESC, w.job LIMIT 1) e
+      WHERE ${isFairAlone("e")} AND e.ring = e.fair AND NOT EXISTS (SELECT 1 FROM ${schema}.extras o WHERE o.door = of_gate AND o.ring > e.ring)
+        AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j
+          WHERE j.seq = e.job AND j.state = ${STATE.queued} AND j.lane = ${LANE.held} AND j.crashes + j.losses > 0);
+    IF lone IS NULL THEN RETURN NULL; END IF;
+    IF NOT pg_try_advisory_xact_lock_shared(hashtextextended('outlive key ${schema.slice(1, -1)} ' || lone, 0)) THEN RETURN NULL; END IF;
+    IF EXISTS (SELECT 1 FROM ${schema}.keys k WHERE k.id = lone AND (${bounds("k")}))
       OR EXISTS (SELECT 1 FROM ${schema}.limits l WHERE l.name = 'fair') THEN RETURN NULL; END IF;
-    RETURN first.ring;
+    RETURN lone;
   END $$;`;
 }
 
