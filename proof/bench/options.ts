@@ -84,7 +84,6 @@ export function readOptions(
     throw new Usage("--rounds and --limit belong to --against REV.");
   const store = storeOf(values.store ?? "sqlite");
   if (values.batches && values.requests) throw new Usage("Use --batches or --requests.");
-  if (values.batches && store === "redis") throw new Usage("The store redis has no batches.");
   if (positionals.length > (values.profile ? 1 : 0))
     throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
   return {
