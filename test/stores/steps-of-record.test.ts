@@ -48,7 +48,7 @@ const POSTGRES_STEPS = [
   "submit 8cee0e7b979770a",
   "schedules 86013510d2bcdff",
   "collections bf0b10c9a50bc54",
-  "open gates dca002cf821ea0e",
+  "open gates 2ec239581f99c1f",
 ];
 
 const EDITED =

@@ -42,7 +42,8 @@ function loneRing(schema: string): string {
       WHERE ${isFairAlone("e")} AND e.ring = e.fair AND NOT EXISTS (SELECT 1 FROM ${schema}.extras o WHERE o.door = of_gate AND o.ring > e.ring)
         AND NOT EXISTS (SELECT 1 FROM ${schema}.jobs j
           WHERE j.seq = e.job AND j.state = ${STATE.queued} AND j.lane = ${LANE.held} AND j.crashes + j.losses > 0);
-    IF lone IS NULL THEN RETURN NULL; END IF;
+    -- What a visit has admitted goes first: it may be of a key that waits here no longer.
+    IF lone IS NULL OR EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.kind = of_kind AND j.state = ${STATE.queued} AND j.lane = ${LANE.open}) THEN RETURN NULL; END IF;
     IF NOT pg_try_advisory_xact_lock_shared(hashtextextended('outlive key ${schema.slice(1, -1)} ' || lone, 0)) THEN RETURN NULL; END IF;
     IF EXISTS (SELECT 1 FROM ${schema}.keys k WHERE k.id = lone AND (${bounds("k")}))
       OR EXISTS (SELECT 1 FROM ${schema}.limits l WHERE l.name = 'fair') THEN RETURN NULL; END IF;
