@@ -70,7 +70,9 @@ test("a limit that is set while jobs run holds the other, and an end that wrote 
   const { store, worker, query } = await withJobs(t, 2);
   const [first] = await worker.claim(roomFor(1, ["mail", "sms"]));
   await store.operate.setLimit(ACME, { running: 1 });
-  assert.deepEqual(await worker.claim(room), [], "one runs");
+  // The first moves the other to the door of its key, the next looks there, and then nothing is left to wake anything.
+  for (let turn = 0; turn < 3; turn++) assert.deepEqual(await worker.claim(room), [], "one runs");
+  assert.deepEqual(await query("SELECT key FROM outlive.key_wakes"), []);
   const doors = await query("SELECT door FROM outlive.extras WHERE door IS NOT NULL");
   assert.deepEqual(
     doors.map(({ door }) => Number(door)),
