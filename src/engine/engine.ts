@@ -13,7 +13,6 @@ import type { RequestWorker } from "../requests/request-worker.ts";
 import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
-import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -39,11 +38,15 @@ import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, Worker
 
 /** How this process and its store are. */
 export interface Health {
+  /** Whether the store is in order. */
   readonly ok: boolean;
+  /** What the store says about itself. */
   readonly store: Readonly<Record<string, string | number | boolean>>;
+  /** How many jobs of each kind are in which state. */
   readonly kinds: readonly KindCounts[];
   /** The worker of this process; null: none runs here. */
   readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number } | null;
+  /** The workers that the store knows. */
   readonly workers: readonly WorkerRow[];
 }
 
@@ -75,6 +78,7 @@ export interface Wiring {
   readonly processState: ProcessCheck;
 }
 
+/** A client that also runs jobs. Made by `open()`. */
 export class Engine extends Client {
   /** For supervisors, monitors and the command line: recovery by hand, deaths, and the store itself. */
   readonly operator: Operator;
@@ -89,7 +93,7 @@ export class Engine extends Client {
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
-  /** Use `open`. */
+  /** Use `open`. @internal */
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
@@ -347,15 +351,6 @@ export class Engine extends Client {
     };
   }
 
-  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
-  async reportCollections(): Promise<void> {
-    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
-    const unfinished: Partial<Record<CollectionState, number>> = {};
-    for (const { state, count } of await this.collectionCounts())
-      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
-    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
-  }
-
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -406,10 +401,12 @@ export class Engine extends Client {
     await this.#setPaused(kind, true);
   }
 
+  /** Ends the pause of a kind: workers take its jobs again. */
   async resume(kind: { readonly name: string } | string): Promise<void> {
     await this.#setPaused(kind, false);
   }
 
+  /** How the store, the kinds and the workers are. */
   async health(): Promise<Health> {
     const [store, kinds, workers] = await Promise.all([this.store.inspect.health(), this.counts(), this.workers()]);
     const host = this.#host;

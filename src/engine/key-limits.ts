@@ -8,9 +8,11 @@ import { keyLimit, type KeyLimitOptions, keyPause, type KeyPauseOptions } from "
 /** At most this many keys are listed. */
 const MAX_LISTED = 1_000;
 
+/** `engine.limits`: reads and changes what is set for single keys. */
 export class KeyLimits {
   readonly #store: Store;
 
+  /** Use `engine.limits`. @internal */
   constructor(store: Store) {
     this.#store = store;
   }

@@ -25,12 +25,13 @@ interface OperatedEngine {
   readonly report: () => Promise<Report | null>;
 }
 
+/** `engine.operator`: what a person does to the store in operation. */
 export class Operator {
   readonly #wiring: Wiring;
   readonly #engine: OperatedEngine;
   readonly #passes: RecoveryPasses;
 
-  /** Use `engine.operator`. */
+  /** Use `engine.operator`. @internal */
   constructor(wiring: Wiring, engine: OperatedEngine) {
     this.#wiring = wiring;
     this.#engine = engine;

@@ -3,12 +3,16 @@ import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
 import { isoInstant } from "../job/time.ts";
+import { ownFolder } from "../platform/program-file.ts";
 import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
+  /** Writes something that happens in normal operation. */
   info(message: string, data?: object): void;
+  /** Writes something that a person should look at. */
   warn(message: string, data?: object): void;
+  /** Writes something that failed. */
   error(message: string, data?: object): void;
 }
 
@@ -298,6 +302,7 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
 // Two ways of writing the log, one line per fact: for people and for machines. Secrets are taken out here, and nothing in a text can start
 // a second line. For people the places in their own code that an error came from follow its line, indented.
 
+/** Options of the log writer. */
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
   readonly write?: (line: string) => void;
@@ -339,17 +344,16 @@ export function prettyWriter(options: WriterOptions = {}): Logger {
 }
 
 const FRAMES = 4;
-/** The folder of this package's code; null: it is in a bundle, whose frames are the program's. */
-const OURS = (import.meta.dirname as string | undefined)?.replace(/[^/\\]+$/, "") ?? null;
 
 /** The frames of a stack that are the user's own code, innermost first: neither Node's, nor ours, nor a package's. */
 export function userFrames(stack: string): string[] {
+  const ours = ownFolder();
   return stack
     .split("\n")
     .map((line) => line.trim())
     .filter((line) => /^at .*(?:file:\/\/|\/|[A-Z]:\\)/.test(line))
     .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/"))
-    .filter((line) => OURS === null || !line.includes(OURS))
+    .filter((line) => ours === null || !line.includes(ours))
     .slice(0, FRAMES);
 }
 

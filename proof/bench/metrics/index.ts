@@ -10,6 +10,7 @@ import { enqueueBulk } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
 import { enqueueInFlightPeers } from "./enqueue-in-flight-peers.ts";
 import { enqueue } from "./enqueue.ts";
+import { firstJob } from "./first-job.ts";
 import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
 import { killToRerun } from "./kill-to-rerun.ts";
@@ -38,6 +39,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
@@ -55,6 +57,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
@@ -66,6 +69,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     killToRerun,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],

@@ -3,14 +3,12 @@
 import { type ChildProcess, fork } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import type { EngineOptions } from "../../engine/options.ts";
 import type { Events } from "../../job/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
+import { programFile } from "../../platform/program-file.ts";
 import { evidenceText } from "../../telemetry/log.ts";
 
-// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
-const PROGRAM = new URL(`./worker-main${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
 /** How much of its stderr is kept: V8's final heap message takes about 3 KB. */
 const LAST_WORDS = 8_192;
 /** After the exit, how long the rest of stderr may take: another process may have inherited it. */
@@ -62,7 +60,7 @@ export class Child {
   constructor(order: WorkOrder, execArgv: readonly string[], events: ChildEvents) {
     this.place = order.place;
     this.#events = events;
-    this.#process = fork(fileURLToPath(PROGRAM), [], {
+    this.#process = fork(programFile("cli/supervisor/worker-main"), [], {
       execArgv: [...execArgv],
       stdio: ["ignore", "inherit", "pipe", "ipc"],
       // Its log lines are coloured like ours, although it writes to a pipe.

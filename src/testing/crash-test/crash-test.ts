@@ -6,9 +6,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { encodeJson, type Json } from "../../job/json.ts";
+import { programFile } from "../../platform/program-file.ts";
 import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
+/** Options of `crashTest`. */
 export interface CrashTestOptions<In> {
   /** The module that exports the job with its handler: `new URL("./jobs.ts", import.meta.url)`. */
   readonly module: string | URL;
@@ -30,16 +32,21 @@ export interface CrashTestOptions<In> {
 
 /** One run: killed at `point`, then finished by another process. */
 export interface CrashRun extends Repeated {
+  /** The write before or after which the process was killed. */
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
   /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
   readonly ended: string;
+  /** What went wrong in this run; null if nothing did. */
   readonly error: string | null;
 }
 
+/** What `crashTest` found. */
 export interface CrashReport {
+  /** The kind of the job under test. */
   readonly kind: string;
+  /** One run for each point at which the process was killed. */
   readonly runs: readonly CrashRun[];
   /** True if in every run the point was reached, the job succeeded and no effect happened twice without a key. */
   readonly ok: boolean;
@@ -47,7 +54,6 @@ export interface CrashReport {
   readonly text: string;
 }
 
-const CHILD = fileURLToPath(new URL(`./child${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 const JOB_ID = "crash-test";
 const NOTE = "reached";
 
@@ -154,7 +160,7 @@ class Bench<In> {
       killAt,
       note: join(folder, NOTE),
     };
-    const child = fork(CHILD, [JSON.stringify(order)], {
+    const child = fork(programFile("testing/crash-test/child"), [JSON.stringify(order)], {
       execArgv: process.execArgv.filter((argument) => !/^--(inspect|watch|test)/.test(argument)),
       stdio: ["ignore", "inherit", "pipe", "ipc"],
       env: { ...process.env, ...environment(join(folder, "effects.jsonl")) },
