@@ -34,7 +34,7 @@ export interface Upload {
   /** Parts come one after the other, numbered from 0. */
   add(part: Uint8Array, number: number): Promise<void>;
   complete(content: BlobContent): Promise<void>;
-  /** What the server removes by itself needs none. */
+  /** Absent: the server removes what was not completed. */
   abandon?(): Promise<unknown>;
 }
 
