@@ -2,6 +2,7 @@
 // restarts nothing and decides nothing.
 import { type ChildProcess, fork } from "node:child_process";
 import { readFileSync } from "node:fs";
+import { getCompileCacheDir } from "node:module";
 import { join } from "node:path";
 import type { EngineOptions } from "../../engine/options.ts";
 import type { Events } from "../../job/events.ts";
@@ -63,8 +64,13 @@ export class Child {
     this.#process = fork(programFile("cli/supervisor/worker-main"), [], {
       execArgv: [...execArgv],
       stdio: ["ignore", "inherit", "pipe", "ipc"],
-      // Its log lines are coloured like ours, although it writes to a pipe.
-      env: { ...process.env, ...(order.colours ? { FORCE_COLOR: "1" } : {}) },
+      env: {
+        // Code that was compiled once is not compiled again by each process that takes a dead one's place.
+        NODE_COMPILE_CACHE: getCompileCacheDir(),
+        ...process.env,
+        // Its log lines are coloured like ours, although it writes to a pipe.
+        ...(order.colours ? { FORCE_COLOR: "1" } : {}),
+      },
     });
     this.#process.on("message", (message) => {
       if (isFromChild(message)) this.#hear(message);
