@@ -92,7 +92,6 @@ export function readOptions(
   const store = storeOf(values.store ?? "sqlite");
   if ([values.batches, values.requests, values.collections].filter(Boolean).length > 1)
     throw new Usage("Use one of --batches, --requests and --collections.");
-  if (values.batches && store === "redis") throw new Usage("The store redis has no batches.");
   if (positionals.length > (values.profile ? 1 : 0))
     throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
   return {

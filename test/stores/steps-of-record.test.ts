@@ -51,6 +51,7 @@ const POSTGRES_STEPS = [
   "schedules 86013510d2bcdff",
   "collections bf0b10c9a50bc54",
   "operations 8ffbd1592bb8ea9",
+  "open gates 2ec239581f99c1f",
 ];
 
 const EDITED =

@@ -30,6 +30,9 @@ const CONTENDED_MS = 100;
 /** The same for a gate, which all workers of a fair kind need all the time. */
 const GATE_CONTENDED_MS = 5;
 
+/** Jobs that a limit of their fair key holds look again after this: an end that did not see the limit yet has written no wake (migrations/open-gates.ts). */
+const FAIR_LOOK_MS = 1_000;
+
 /** For how many jobs of a kind the worker has room just now. */
 export interface Demand {
   readonly kind: number;
@@ -177,7 +180,9 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   const { found, rooms, ready } = await throughGates(tx, prefix, atDoors, gates);
   const { candidates, facts, started, names, refused } = await withOtherKeys(tx, prefix, mine, read, found);
   const decided =
-    candidates.length === 0 ? NOTHING : admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates });
+    candidates.length === 0
+      ? NOTHING
+      : lookingAgain(admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates }), found, now);
   const admittedJobs = new Set(decided.admitted);
   const movedJobs = new Set(decided.moved.map(({ job }) => job));
   // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
@@ -219,6 +224,18 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   if (skipped.length > 0 || doors.some(({ door, locked }) => !locked && !isGate(door))) known.push(CONTENDED_MS);
   if (refused.some(isGate) || doors.some(({ door, locked }) => !locked && isGate(door))) known.push(GATE_CONTENDED_MS);
   return { ...went, dueInMs: known.length === 0 ? null : Math.min(...known) };
+}
+
+function lookingAgain(decided: Admission, found: readonly Found[], now: number): Admission {
+  const admitted = new Set(decided.admitted);
+  const doors = new Map(decided.moved.map(({ job, door }) => [job, door]));
+  const due = new Map(decided.due);
+  for (const { row } of found) {
+    const door = doors.get(row.job) ?? row.door;
+    if (!admitted.has(row.job) && door === row.fair)
+      due.set(door, Math.min(due.get(door) ?? Infinity, now + FAIR_LOOK_MS));
+  }
+  return { ...decided, due };
 }
 
 function isLockTimeout(thrown: unknown): boolean {

@@ -246,6 +246,7 @@ export const NOT_PAUSED =
 
 export class Kinds {
   readonly #ids = new Map<string, number>();
+  readonly #fair = new Set<string>();
 
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
     // One statement may not touch a row twice: of a name that is given twice the last counts.
@@ -275,6 +276,11 @@ export class Kinds {
     return this.#ids.get(name);
   }
 
+  /** Whether its jobs may wait at its gate, if it has been looked up. */
+  isFair(name: string): boolean {
+    return this.#fair.has(name);
+  }
+
   /** Their numbers are looked up again: a restore may have given them to other kinds. */
   forget(names: Iterable<string>): void {
     for (const name of names) this.#ids.delete(name);
@@ -284,11 +290,14 @@ export class Kinds {
   async learn(session: Session, names: Iterable<string>): Promise<void> {
     const unknown = [...new Set(names)].filter((name) => !this.#ids.has(name));
     if (unknown.length === 0) return;
-    const rows = await session.rows<{ id: number; name: string }>(
-      "SELECT id, name FROM outlive.kinds WHERE name = ANY ($1::text[])",
+    const rows = await session.rows<{ id: number; name: string; fair: boolean }>(
+      "SELECT id, name, fair FROM outlive.kinds WHERE name = ANY ($1::text[])",
       [texts(unknown)],
     );
-    for (const { id, name } of rows) this.#ids.set(name, id);
+    for (const { id, name, fair } of rows) {
+      this.#ids.set(name, id);
+      if (fair) this.#fair.add(name);
+    }
   }
 
   /** As `learn`, but a kind that no program has declared is refused. */

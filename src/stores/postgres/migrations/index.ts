@@ -11,6 +11,7 @@ import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
+import { openGates } from "./open-gates.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { operations } from "./operations.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
@@ -54,6 +55,7 @@ export const MIGRATIONS: readonly Migration[] = [
   schedules,
   collections,
   operations,
+  openGates,
 ];
 
 /**
