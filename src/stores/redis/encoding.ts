@@ -58,25 +58,29 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair } = draft;
+  return [draft.id, draftHead(draft), checked(draft.input, inputOwner(draft.kind))];
+}
+
+/** What many drafts of a call have in common is one text, which a script takes apart once. */
+function draftHead({ kind, priority, runAt, delayMs, dedupeKey, dedupe, keys = [], fair }: JobDraft): string {
   return [
-    id,
     kind,
-    checked(input, inputOwner(kind)),
-    String(priority),
+    priority,
     orNothing(runAt),
-    String(delayMs),
+    delayMs,
     orNothing(dedupeKey),
     orNothing(dedupe?.then),
     orNothing(dedupe?.debounce?.waitMs),
     orNothing(dedupe?.debounce?.maxMs),
-    packedKeys(keys ?? []),
     orNothing(fair),
-  ];
+    packedKeys(keys),
+  ].join(FIELD);
 }
 
 export function draftsArgs(drafts: readonly JobDraft[]): string[] {
-  return [String(drafts.length), ...drafts.flatMap(draftArgs)];
+  const args = [String(drafts.length)];
+  for (const draft of drafts) args.push(...draftArgs(draft));
+  return args;
 }
 
 function packedKeys(keys: readonly JobKey[]): string {

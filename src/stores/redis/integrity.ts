@@ -19,7 +19,8 @@ const NAMES = 1_000;
 const MAX_WALKS = 3;
 
 /** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
-const OF_KIND = ["zr:", "zz:", "zu:", "zv:", "shk:", "srun:", "st3:", "st4:", "st5:", "hdk:"] as const;
+const COUNTED = ["rd", "rn"] as const;
+const OF_KIND = ["qrs:", "zz:", "zu:", "zv:", "shk:", "st3:", "st4:", "st5:", "hdk:"] as const;
 const OF_WORKER = ["sheld:", "scc:"] as const;
 const OF_STORE = ["zk", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
 
@@ -27,7 +28,7 @@ const OF_STORE = ["zk", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
 export async function integrity(connection: Connection): Promise<readonly string[]> {
   for (let walks = 1; ; walks++) {
     const before = await operations(connection);
-    const sums = new Map<string, number>((await namedIndexes(connection)).map((name) => [name, 0]));
+    const sums = new Map<string, number>((await namedIndexes(connection)).flatMap(sizesOf).map((name) => [name, 0]));
     const workers = await checkWorkers(connection);
     const found = [...(await checkJobs(connection, sums)), ...workers.missing];
     if (found.length >= MAX_FINDINGS) return found.slice(0, MAX_FINDINGS);
@@ -40,6 +41,12 @@ export async function integrity(connection: Connection): Promise<readonly string
 
 async function operations(connection: Connection): Promise<Reply> {
   return connection.command("HGET", `${connection.tag}meta`, "ops");
+}
+
+/** What has to have the right size because of an index: of the ready jobs of a kind also what is counted in its settings. */
+function sizesOf(index: string): string[] {
+  const counted = /^q(.*)rs:(\d+)$/s.exec(index);
+  return counted ? [index, ...COUNTED.map((field) => `c${counted[1]}k:${counted[2]}\u001F${field}`)] : [index];
 }
 
 /** Each with its type in front. */
@@ -111,7 +118,12 @@ async function checkSizes(connection: Connection, sums: ReadonlyMap<string, numb
 export async function repair(connection: Connection): Promise<readonly string[]> {
   await connection.eval("repairBegin");
   const { tag } = connection;
-  const names = [...(await namedIndexes(connection)).map((name) => name.slice(1)), ...OF_STORE.map((of) => tag + of)];
+  const names = [
+    ...(await namedIndexes(connection)).flatMap((name) =>
+      name.startsWith("q") ? [name.slice(1), name.slice(1).replace(/rs:(\d+)$/, "r:$1")] : [name.slice(1)],
+    ),
+    ...OF_STORE.map((of) => tag + of),
+  ];
   for (let at = 0; at < names.length; at += NAMES) {
     const piece = names.slice(at, at + NAMES);
     await connection.eval("repairClear", [String(piece.length), ...piece]);

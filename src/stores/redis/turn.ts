@@ -30,7 +30,6 @@ import {
   lastOutcome,
   leaseArgs,
   rowsArgs,
-  splitInto,
   stepOwner,
   unchecked,
 } from "./encoding.ts";
@@ -106,7 +105,7 @@ async function insert(connection: Connection, drafts: readonly JobDraft[]): Prom
   const args = draftsArgs(drafts);
   const reply = await connection.eval("enqueue", args, [{ script: "enqueue", args }]);
   assertDeclared(reply);
-  return enqueuedOf(reply);
+  return enqueuedOf(reply, drafts);
 }
 
 /** Killed before it is decided, nothing of it is enqueued; afterwards all of it is. */
@@ -136,33 +135,48 @@ async function insertStaged(connection: Connection, drafts: readonly JobDraft[])
   for (let from = 0; from < drafts.length; from += MAX_COST)
     again.push({ script: "enqueue", args: draftsArgs(drafts.slice(from, from + MAX_COST)) });
   await connection.eval("forgetStaged", [token], again);
-  return enqueuedOf(
-    became.map((text): Reply => {
-      const [id, created, how] = splitInto(text, 3);
-      return [id!, Number(created), how!];
-    }),
-  );
+  return enqueuedOf(became, drafts);
 }
 
 function stagedGone(): Error {
   return new Error("what was staged is gone: the store was replaced, or went back to an earlier state");
 }
 
-export function enqueuedOf(reply: Reply): Enqueued[] {
-  return (reply as [string, number, string][]).map(([id, created, became]) => ({
-    id,
-    created: created === 1,
-    ...(became !== "" && { became: became as "replaced" | "rerun" }),
-  }));
+/** As `D.enqueue` (lua/changes.ts) says what became of each draft. */
+export function enqueuedOf(reply: Reply, drafts: readonly JobDraft[]): Enqueued[] {
+  return (reply as string[]).map((became, at) => {
+    if (became === "1" || became === "0") return { id: drafts[at]!.id, created: became === "1" };
+    const holder = { id: became.slice(1), created: false };
+    return became[0] === "k" ? holder : { ...holder, became: became[0] === "p" ? "replaced" : "rerun" };
+  });
 }
 
-export function settlementsArgs(settlements: readonly Settlement[]): string[] {
-  const args = [String(settlements.length)];
-  for (const { lease, change } of settlements) {
+/** Attempts that just succeed come first, in a short form (lua/attempts.ts). `order` has the places of all as they are sent. */
+function settlementsArgs(settlements: readonly Settlement[]): { readonly args: string[]; readonly order: number[] } {
+  const [plain, others]: [number[], number[]] = [[], []];
+  const first = settlements.find(isPlainSuccess)?.lease;
+  for (const [place, settlement] of settlements.entries()) {
+    const { lease } = settlement;
+    const isPlain = isPlainSuccess(settlement) && lease.worker === first!.worker && lease.epoch === first!.epoch;
+    (isPlain ? plain : others).push(place);
+  }
+  const args = [first?.worker ?? "", String(first?.epoch ?? 0), String(plain.length)];
+  for (const place of plain) {
+    const { lease, change } = settlements[place]!;
+    const result = change.result === null ? "" : checked(change.result, lease.jobId);
+    args.push(String(lease.row), String(lease.fence), lease.jobId, result);
+  }
+  args.push(String(others.length));
+  for (const place of others) {
+    const { lease, change } = settlements[place]!;
     assertWritable(change, lease.jobId);
     args.push(...leaseArgs(lease), ...changeArgs(change, lease.jobId));
   }
-  return args;
+  return { args, order: [...plain, ...others] };
+}
+
+function isPlainSuccess({ change: { name, rows, follow = [] } }: Settlement): boolean {
+  return name === "succeed" && rows === undefined && follow.length === 0;
 }
 
 /** What one script settles and claims, so that it holds the server for a few milliseconds only. A turn of more is several scripts, each whole or nothing. */
@@ -227,7 +241,7 @@ async function turnOnce(
 ): Promise<TurnAnswer> {
   const { total, kinds, suspects = NO_SUSPECTS } = room;
   const { count, together, oldestFirst } = suspects;
-  const ends = settlementsArgs(settlements);
+  const { args: ends, order } = settlementsArgs(settlements);
   const args = [
     worker,
     ...ends,
@@ -241,9 +255,11 @@ async function turnOnce(
   const again = settlements.length === 0 ? [] : [{ script: "settleAgain", args: ends } as const];
   const reply = await connection.eval("turn", args, again);
   assertDeclared(reply);
-  const [settled, claims, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
-    Reply[],
-    ClaimReply[],
+  const [refused, named, flat, extras, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
+    [number, Reply][],
+    [string, string][],
+    string[],
+    Extra[],
     number,
     string,
     string[],
@@ -253,14 +269,25 @@ async function turnOnce(
   ];
   const claimed: ClaimedJob[] = [];
   const broken: { readonly job: ClaimedJob; readonly what: readonly string[] }[] = [];
-  for (const one of claims) {
-    const { job, what } = claimedJob(one, worker, Number(epoch));
+  const kindsNamed = named.map(([kind, timeout]): NamedKind => ({
+    kind,
+    deadlineInMs: timeout === "" ? null : Number(timeout),
+  }));
+  let nextExtra = 0;
+  for (let at = 0; at < flat.length; at += CLAIM_PARTS) {
+    const extra = extras[nextExtra]?.[0] === at / CLAIM_PARTS ? extras[nextExtra++]! : null;
+    const { job, what } = claimedJob(flat, at, kindsNamed, extra, worker, Number(epoch));
     if (what.length === 0) claimed.push(job);
     else broken.push({ job, what });
   }
+  const settled: WriteAnswer[] = settlements.map(() => APPLIED);
+  for (const [place, answer] of refused) {
+    const { lease, change } = settlements[order[place - 1]!]!;
+    settled[order[place - 1]!] = writeAnswer(answer, lease, change.name);
+  }
   const corrupt = broken.length === 0 ? [] : await quarantined(connection, broken);
   return {
-    settled: settlements.map(({ lease, change }, at) => writeAnswer(settled[at]!, lease, change.name)),
+    settled,
     claimed,
     ...(corrupt.length > 0 && { corrupt }),
     live: live === 1,
@@ -271,40 +298,45 @@ async function turnOnce(
   };
 }
 
-type Extra = readonly [d: string[], steps: string[], wait: "" | [string, string], bound: string];
-type ClaimReply = readonly [
-  row: string,
-  id: string,
-  kind: string,
-  fence: string,
-  input: string,
-  timeout: string,
-  extra: "" | Extra,
-];
+/** Of a job that has more than its record: its place among those that were claimed, and what else there is. */
+type Extra = readonly [place: number, d: string[], steps: string[], wait: "" | [string, string], bound: string];
+/** Row, id, place of the kind, fence and input of each. */
+const CLAIM_PARTS = 5;
+
+interface NamedKind {
+  readonly kind: string;
+  readonly deadlineInMs: number | null;
+}
 
 const NO_COUNTERS = countersOf({});
+const INTACT: readonly string[] = [];
 
 function claimedJob(
-  [row, jobId, kind, fence, stored, timeout, extra]: ClaimReply,
+  flat: readonly string[],
+  at: number,
+  named: readonly NamedKind[],
+  extra: Extra | null,
   worker: string,
   epoch: number,
 ): { readonly job: ClaimedJob; readonly what: readonly string[] } {
-  const input = unchecked(stored, inputOwner(kind));
-  const lease: Lease = { kind, jobId, row: Number(row), worker, epoch, fence: Number(fence) };
+  const { kind, deadlineInMs } = named[Number(flat[at + 2]) - 1]!;
+  const jobId = flat[at + 1]!;
+  const input = unchecked(flat[at + 4]!, inputOwner(kind));
+  const lease: Lease = { kind, jobId, row: Number(flat[at]), worker, epoch, fence: Number(flat[at + 3]) };
   const plain = {
     lease,
     kind,
     input: input.text ?? "null",
     counters: NO_COUNTERS,
-    deadlineInMs: timeout === "" ? null : Number(timeout),
+    deadlineInMs,
     together: null,
     lastOutcome: null,
     steps: [],
   };
-  const damage = input.intact ? [] : ["input"];
-  if (extra === "") return { job: plain, what: damage };
-  const [flat, kept, wait, bound] = extra;
-  const d = fieldsOf(flat);
+  const damage = input.intact ? INTACT : ["input"];
+  if (extra === null) return { job: plain, what: damage };
+  const [, fields, kept, wait, bound] = extra;
+  const d = fieldsOf(fields);
   const steps = keptSteps(jobId, kept);
   const job = {
     ...plain,
@@ -330,7 +362,7 @@ async function quarantined(
     const change = quarantine({ id: lease.jobId, state: "running", counters }, what);
     return { lease, kind, change };
   });
-  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt)));
+  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt).args));
   return corrupt;
 }
 
@@ -369,7 +401,8 @@ export async function write(connection: Connection, writes: readonly FencedWrite
   assertDeclared(reply);
   return (reply as unknown as Reply[][]).map((one, at) => {
     const { lease, write: tried } = writes[at]!;
-    if (one[1] === "enqueued") return { is: "applied", enqueued: enqueuedOf(one[2]!) };
+    if (one[1] === "enqueued" && tried.type === "enqueue")
+      return { is: "applied", enqueued: enqueuedOf(one[2]!, tried.drafts) };
     if (one[1] === "signal")
       return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
     return writeAnswer(one, lease, triedBy(tried));

@@ -97,9 +97,14 @@ function P.remove(j)
   wrote = true
   local row = int(j.row)
   J.leave(j)
-  call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+  local p = page(j.row)
+  call('HDEL', T .. 'j:' .. p, slot(j.row))
+  -- The places of the others stay; what is left of a page goes with its last job.
+  if call('EXISTS', T .. 'j:' .. p) == 0 then call('UNLINK', T .. 'i:' .. p, T .. 'o:' .. p)
+  else
+    J.setInput(j.row, '')
+    call('HDEL', T .. 'o:' .. p, slot(j.row))
+  end
   call('HDEL', idKey(j.id), j.id)
   call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
   call('DEL', T .. 'hi:' .. row)

@@ -5,8 +5,7 @@ export const GET_JOB = /* lua */ `
 local j = J.byId(arg())
 if not j then return {} end
 local row = int(j.row)
-local p, s = page(j.row), slot(j.row)
-return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:' .. p, s) or '', j.d.st and call('HGETALL', T .. 's:' .. row) or {},
+return {J.show(j), J.input(j.row), J.result(j.row), j.d.st and call('HGETALL', T .. 's:' .. row) or {},
   call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
 `;
 
@@ -30,7 +29,7 @@ export const OUTCOMES = /* lua */ `
 local list = {}
 for i = 1, num() do
   local j = J.byId(arg())
-  list[i] = j and {j.state, call('HGET', T .. 'o:' .. page(j.row), slot(j.row)) or '', j.d.ex or ''} or {}
+  list[i] = j and {j.state, J.result(j.row), j.d.ex or ''} or {}
 end
 return list
 `;
@@ -84,12 +83,12 @@ for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
   local all = tonumber(call('HGET', T .. 'k:' .. k, 'jobs'))
   local due = call('ZCOUNT', T .. 'z:' .. k, '-inf', int(now))
   local delayed = call('ZCARD', T .. 'z:' .. k) - due
-  local ready = call('ZCARD', T .. 'r:' .. k) + call('ZCARD', T .. 'u:' .. k) + due
-  local held, running = call('SCARD', T .. 'hk:' .. k), call('SCARD', T .. 'run:' .. k)
+  local ready = R.ready(n) + call('ZCARD', T .. 'u:' .. k) + due
+  local held, running = call('SCARD', T .. 'hk:' .. k), tonumber(call('HGET', T .. 'k:' .. k, 'rn') or 0)
   local dead, cancelled, quarantined = call('SCARD', T .. 't3:' .. k), call('SCARD', T .. 't4:' .. k), call('SCARD', T .. 't5:' .. k)
   local oldest = ''
-  local first = call('ZRANGE', T .. 'r:' .. k, 0, 0)[1]
-  local j = first and J.get(tonumber(first))
+  local first = R.first(n, 1)[1]
+  local j = first and J.get(first % RANKS)
   if j then oldest = int(math.max(0, now - math.max(j.created, J.runAt(j) or 0))) end
   list[n] = {kind.name, kind.paused and 1 or 0, ready, oldest, delayed, held, running,
     all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined}
@@ -128,11 +127,21 @@ local n = kindNamed(arg())
 return n and call('HGET', T .. 'k:' .. int(n), 'settings') or ''
 `;
 
+/** How many jobs are in 1,000 chunks in front of it, and from which chunk on there are more; nothing: that was all. 256,000 jobs take 0.6 ms. */
 export const AHEAD = /* lua */ `
-local j = J.byId(arg())
-if not j or j.state ~= QUEUED or j.d.ln then return '' end
-local before = call('ZRANK', T .. 'r:' .. int(j.kind), int(j.row))
-return before and int(before) or ''
+local j, from = J.byId(arg()), num()
+if not j or j.state ~= QUEUED or j.d.ln then return {} end
+local order, rows, c = T .. 'r:' .. int(j.kind), T .. 'rs:' .. int(j.kind), floor(rank(j) / 256)
+local own = call('ZRANK', order, int(c))
+local position = own and string.find(call('HGET', rows, int(c)), string.char(rank(j) % 256), 1, true)
+if not position then return {} end
+local upTo = math.min(own, from + 1000)
+local before = 0
+if upTo > from then
+  for _, one in ipairs(call('HMGET', rows, unpack(call('ZRANGE', order, from, upTo - 1)))) do before = before + #(one or '') end
+end
+if upTo < own then return {before, upTo} end
+return {before + position - 1, ''}
 `;
 
 export const SUSPECTS = /* lua */ `

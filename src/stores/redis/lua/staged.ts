@@ -7,7 +7,7 @@
 // stc        the tokens that are decided and not wholly inserted, by when
 
 /** Arguments of one draft, as `draftArgs` makes them. */
-export const DRAFT_ARGUMENTS = 12;
+export const DRAFT_ARGUMENTS = 3;
 
 export const STAGED = /* lua */ `
 local E = {}
@@ -27,8 +27,7 @@ function E.insert(token, count)
   local drafts = {}
   for i = 1, #A / PER_DRAFT do drafts[i] = D.read() end
   A, at = args, position
-  local became = {}
-  for i, one in ipairs(D.enqueue(drafts, nil)) do became[i] = concat(one, '\\31') end
+  local became = D.enqueue(drafts, nil)
   if #became > 0 then many('RPUSH', inserted, became) end
   if (from + #drafts) * PER_DRAFT >= call('LLEN', key) then call('ZREM', T .. 'stc', token) end
 end
