@@ -4,7 +4,7 @@ import { connect as connectSocket, type Socket } from "node:net";
 import { connect, type Wire } from "../../../src/stores/redis/driver.ts";
 import { redisAddress } from "../../../src/stores/redis/address.ts";
 import { tagOf } from "../../../src/stores/redis/connection.ts";
-import { AT } from "../../../src/stores/redis/lua/records.ts";
+import { AT } from "../../../src/stores/redis/lua/plain.ts";
 import { RUNNING, type Sighting } from "./observer.ts";
 
 interface Seen {

@@ -24,7 +24,13 @@ export function schedules(connection: Connection): Schedules {
       assertDeclared(reply);
       return (reply as Reply[]).map((one, at): FiringAnswer =>
         Array.isArray(one)
-          ? { is: "fired", enqueued: enqueuedOf(one, firings[at]!.jobs.map(({ draft }) => draft)) }
+          ? {
+              is: "fired",
+              enqueued: enqueuedOf(
+                one,
+                firings[at]!.jobs.map(({ draft }) => draft),
+              ),
+            }
           : { is: "stale" },
       );
     },

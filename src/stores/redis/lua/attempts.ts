@@ -1,6 +1,5 @@
 // Lua: the scripts on a job's way: kinds are declared, jobs enqueued, claimed, written about and settled. `arg`, `num` and the parts are those of the other
 // files here. A body that returns {'!kind', name} has written nothing.
-import { AT } from "./records.ts";
 
 /** A record has two bytes for its kind. */
 export const DECLARE = /* lua */ `
@@ -39,22 +38,12 @@ if unknown then return {'!kind', unknown} end
 return D.enqueue(drafts, nil)
 `;
 
-/**
- * Attempts that end. First come those of one worker and one epoch that just succeed: row, fence, id and result of each. Where the record has nothing but
- * itself, its first bytes are compared and replaced, without taking it apart: 50 of them took 0.5 ms one by one, and take 0.1. All others are
- * settled like the rest. Returns what did not apply, as place and answer.
- */
+/** First come those of one worker and one epoch that just succeed. Returns what did not apply, as place and answer. */
 const SETTLEMENTS = /* lua */ `
-local settlements, settled, pages = {}, {}, {}
+local settlements, settled = {}, {}
 local owner, ownerEpoch, plainCount = arg(), num(), num()
 local firstPlain = at
 at = at + plainCount * 4
-local function asLease(place)
-  local from = firstPlain + (place - 1) * 4
-  local result = A[from + 3]
-  return {place = place, lease = {row = tonumber(A[from]), fence = tonumber(A[from + 1]), id = A[from + 2], epoch = ownerEpoch, worker = owner},
-    change = {name = 'succeed', to = SUCCEEDED, outcome = 'succeeded', result = result ~= '' and result or nil, follow = {}}}
-end
 for i = 1, num() do settlements[i] = {place = plainCount + i, lease = L.read(), change = C.read()} end
 local function fetchAll()
   local rows = {}
@@ -67,44 +56,17 @@ for _, s in ipairs(settlements) do
   local unknown = j and D.undeclared(C.of(j, s.change).follow)
   if unknown then return {'!kind', unknown} end
 end
-local function settlePlain(w)
-  local done = struct.pack('>BI6', SUCCEEDED, now)
-  local holder, expected, gone = struct.pack('>I4I6', w.n, ownerEpoch), {}, {}
-  for place = 1, plainCount do
-    local p = page(tonumber(A[firstPlain + (place - 1) * 4]))
-    local of = pages[p]
-    if not of then of = {places = {}, slots = {}} pages[p] = of end
-    of.places[#of.places + 1] = place
-    of.slots[#of.slots + 1] = slot(tonumber(A[firstPlain + (place - 1) * 4]))
-  end
-  for p, of in pairs(pages) do
-    local set, results = {}, {}
-    local records = call('HMGET', T .. 'j:' .. p, unpack(of.slots))
-    for i, place in ipairs(of.places) do
-      local v, from = records[i], firstPlain + (place - 1) * 4
-      local fence = A[from + 1]
-      local guard = expected[fence]
-      if not guard then guard = struct.pack('>I4', tonumber(fence)) .. holder expected[fence] = guard end
-      if v and string.byte(v) == RUNNING and sub(v, ${AT.fence}, ${AT.worker + 9}) == guard and sub(v, ${AT.id}) == A[from + 2] then
-        set[#set + 1] = of.slots[i]
-        set[#set + 1] = done .. sub(v, ${AT.fence})
-        gone[#gone + 1] = A[from]
-        local high, low = string.byte(v, ${AT.kind}, ${AT.kind + 1})
-        R.count(high * 256 + low, 'rn', -1)
-        if A[from + 3] ~= '' then results[#results + 1] = of.slots[i] results[#results + 1] = A[from + 3] end
-      else settlements[#settlements + 1] = asLease(place) end
-    end
-    if #set > 0 then call('HSET', T .. 'j:' .. p, unpack(set)) end
-    if #results > 0 then call('HSET', T .. 'o:' .. p, unpack(results)) end
-  end
-  if #gone > 0 then
-    wrote = true
-    many('SREM', T .. 'held:' .. int(w.n), gone)
-  end
-end
 if plainCount > 0 then
-  local w = settlesPlain(owner)
-  if w then settlePlain(w) else for place = 1, plainCount do settlements[#settlements + 1] = asLease(place) end end
+  local holder = settlesPlain(owner)
+  local ends = Q.ends(holder, ownerEpoch, firstPlain, plainCount)
+  Q.writeEnds(holder, ends)
+  for _, place in ipairs(ends.others) do
+    local from = firstPlain + (place - 1) * 4
+    local result = A[from + 3]
+    settlements[#settlements + 1] = {place = place,
+      lease = {row = tonumber(A[from]), fence = tonumber(A[from + 1]), id = A[from + 2], epoch = ownerEpoch, worker = owner},
+      change = {name = 'succeed', to = SUCCEEDED, outcome = 'succeeded', result = result ~= '' and result or nil, follow = {}}}
+  end
   fetchAll()
 end
 local followed = {}
@@ -164,25 +126,15 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local asked = {}
-if total > 0 then
-  for i = 1, num() do
-    local name, room, shares = arg(), num(), arg() == '1'
-    local n = kindNamed(name)
-    if n and room > 0 and not kindOf(n).paused then asked[#asked + 1] = {n = n, room = room, shares = shares} end
-  end
-end
+local asked = Q.readRooms(total)
 local woken, goesOn = K.admit(asked, total)
 woken = woken + (X.woken or 0)
 settleIndexes()
-local chosen, kinds, waiting, rooms = {}, {}, {}, {}
+local chosen, kinds = Q.ready(asked, total)
+local waiting = {}
 for _, one in ipairs(asked) do
-  local n, most = one.n, math.min(one.room, total)
-  rooms[n] = {place = one.shares and 0 or n, room = one.room}
-  local ranks = R.first(n, most)
-  if #chosen == 0 then chosen = ranks else for _, rank in ipairs(ranks) do chosen[#chosen + 1] = rank end end
-  if #asked > 1 then for _, rank in ipairs(ranks) do kinds[rank % RANKS] = n end end
-  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
+  local n, most = int(one.n), math.min(one.room, total)
+  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. n, 0, most - 1) or call('ZRANGE', T .. 'v:' .. n, 0, most - 1)
   for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 then
@@ -203,77 +155,20 @@ if #waiting > 0 then
   end
 end
 -- Of one kind, and all of them ready, they are in order, and no more than there is room for.
-if #asked > 1 or #waiting > 0 then
-  local ready, used = chosen, {}
-  chosen = {}
-  table.sort(ready)
-  for _, rank in ipairs(ready) do
-    if #chosen == total then break end
-    local r = rooms[kinds[rank % RANKS] or asked[1].n]
-    if (used[r.place] or 0) < r.room then
-      used[r.place] = (used[r.place] or 0) + 1
-      chosen[#chosen + 1] = rank
-    end
-  end
-end
-local claimed, extras, named = {}, {}, {}
+if #asked > 1 or #waiting > 0 then chosen = Q.fitting(chosen, kinds, asked, total) end
+local named, claimed, extras = {}, {}, {}
 if #chosen > 0 then
   -- What was enqueued by this very call is read like everything else.
   J.flush()
-  wrote = true
-  local order, held, earliest, pages, kindPlaces, fronts = {}, {}, nil, {}, {}, {}
+  local c = Q.claim(w, chosen)
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
-    local p = floor(row / 64)
-    local of = pages[p]
-    if not of then of = {p = int(p), slots = {}, first = row % 64, last = row % 64} pages[p] = of order[#order + 1] = of end
-    of.slots[#of.slots + 1] = slot(row)
-    of.first, of.last = math.min(of.first, row % 64), math.max(of.last, row % 64)
-  end
-  for _, of in ipairs(order) do
-    of.records, of.inputs, of.set, of.next = call('HMGET', T .. 'j:' .. of.p, unpack(of.slots)), {}, {}, 0
-    if of.last - of.first < 4 * #of.slots then
-      local inputs = call('LRANGE', T .. 'i:' .. of.p, int(of.first), int(of.last))
-      for i, s in ipairs(of.slots) do of.inputs[i] = inputs[tonumber(s) - of.first + 1] end
-    else
-      for i, s in ipairs(of.slots) do of.inputs[i] = call('LINDEX', T .. 'i:' .. of.p, s) end
-    end
-  end
-  local runs = struct.pack('>BI6', RUNNING, now)
-  local none, one = struct.pack('>I4', 0), struct.pack('>I4', 1)
-  for _, rank in ipairs(chosen) do
-    local row = rank % RANKS
-    local n, of = kinds[row] or asked[1].n, pages[floor(row / 64)]
-    of.next = of.next + 1
-    local v, input, text = of.records[of.next], of.inputs[of.next] or '', int(row)
-    local place = kindPlaces[n]
-    if not place then
-      local kind = kindOf(n)
-      named[#named + 1] = {kind.name, kind.timeout and int(kind.timeout) or ''}
-      place = #named
-      kindPlaces[n] = place
-      fronts[n] = struct.pack('>I4I6I6I5', w.n, EPOCH, now, kind.timeout and kind.timeout + 1 or 0)
-      if kind.timeout and (not earliest or now + kind.timeout + kind.grace < earliest) then earliest = now + kind.timeout + kind.grace end
-    end
+    local n, text = kinds[row] or asked[1].n, int(row)
+    local of, v, isPlain = Q.nextOf(c, rank)
     if not v then R.remove(n, rank)
-    elseif string.byte(v) == QUEUED and jobs[row] == nil then
-      local fence, id = sub(v, ${AT.fence}, ${AT.fence + 3}), sub(v, ${AT.id})
-      local number = 1
-      if fence == none then fence = one
-      else
-        number = struct.unpack('>I4', fence) + 1
-        fence = struct.pack('>I4', number)
-      end
-      of.set[#of.set + 1] = of.slots[of.next]
-      of.set[#of.set + 1] = runs .. fence .. fronts[n] .. sub(v, ${AT.kind})
-      R.remove(n, rank)
-      R.count(n, 'rn', 1)
-      held[#held + 1] = text
-      local to = #claimed
-      claimed[to + 1], claimed[to + 2], claimed[to + 3], claimed[to + 4], claimed[to + 5] = text, id, place, number, input
+    elseif isPlain and jobs[row] == nil then Q.take(c, w, n, rank, of, v)
     else
       local j = jobs[row] or parse(row, v)
-      local kind = kindOf(j.kind)
       J.leave(j)
       if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
       J.set(j, 'ln', nil)
@@ -290,19 +185,16 @@ if #chosen > 0 then
         local kept = call('HMGET', T .. 'wt:' .. text, 'step', 'due')
         if kept[1] and (not j.d.st or call('HEXISTS', T .. 's:' .. text, kept[1]) == 0) then wait = {kept[1], kept[2] ~= '' and int(tonumber(kept[2]) - now) or ''} end
       end
+      local timeout = kindOf(j.kind).timeout
       j.state, j.worker, j.epoch, j.fence, j.started = RUNNING, w.n, EPOCH, j.fence + 1, now
-      j.deadline = kind.timeout and now + kind.timeout or nil
+      j.deadline = timeout and now + timeout or nil
       J.put(j)
-      R.count(n, 'rn', 1)
-      held[#held + 1] = text
-      local to = #claimed
-      claimed[to + 1], claimed[to + 2], claimed[to + 3], claimed[to + 4], claimed[to + 5] = text, j.id, place, int(j.fence), input
-      extras[#extras + 1] = {to / 5, d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
+      extras[#extras + 1] = {#c.claimed / 5, d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
+      Q.note(c, w, n, row, j.id, int(j.fence), of.inputs[of.next] or '')
     end
   end
-  for _, of in ipairs(order) do if #of.set > 0 then call('HSET', T .. 'j:' .. of.p, unpack(of.set)) end end
-  if #held > 0 then many('SADD', T .. 'held:' .. int(w.n), held) end
-  if earliest then call('ZADD', T .. 'dl', 'LT', int(earliest), int(w.n)) end
+  Q.writeClaim(c, w)
+  named, claimed = c.named, c.claimed
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end

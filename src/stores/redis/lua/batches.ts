@@ -84,7 +84,7 @@ for _, block in ipairs(blocks) do
 end
 local unknown = D.undeclared(drafts)
 if unknown then return {'!kind', unknown} end
-D.prefetch(drafts)
+Q.prefetch(drafts)
 for _, draft in ipairs(drafts) do if J.rowOf(draft.id) then return {'!job', draft.id} end end
 local rows, rejected = 0, 0
 for _, block in ipairs(added) do

@@ -3,37 +3,11 @@
 // run that was asked for while it was under way.
 
 export const DRAFTS = /* lua */ `
-local D, X = {}, {}
-local added = {}
--- Of a draft, all but its id and its input is one text, the same for many of them: it is taken apart once.
-local heads = {}
-local function headOf(text)
-  local parts, from = {}, 1
-  for i = 1, 9 do
-    local stop = string.find(text, '\\31', from, true)
-    parts[i] = sub(text, from, stop - 1)
-    from = stop + 1
-  end
-  local function given(i) return parts[i] ~= '' and parts[i] or nil end
-  local ks = sub(text, from)
-  local head = {kindName = parts[1], kind = kindNamed(parts[1]), priority = tonumber(parts[2]), runAt = tonumber(given(3)), delay = tonumber(parts[4]),
-    dk = given(5), policy = given(6), wait = tonumber(given(7)), max = tonumber(given(8)), fair = given(9), ks = ks ~= '' and ks or nil}
-  -- It has nothing but its record and its input.
-  head.isPlain = not (head.runAt or head.delay > 0 or head.dk or head.wait or head.max or head.ks)
-  heads[text] = head
-  return head
-end
-function D.read()
-  local id, text, input = A[at], A[at + 1], A[at + 2]
-  at = at + 3
-  local h = heads[text] or headOf(text)
-  if h.isPlain then return {id = id, input = input, kind = h.kind, kindName = h.kindName, priority = h.priority, delay = 0, isPlain = true} end
-  return {id = id, input = input, kind = h.kind, kindName = h.kindName, priority = h.priority, runAt = h.runAt, delay = h.delay, dk = h.dk, policy = h.policy,
-    wait = h.wait, max = h.max, ks = h.ks, fair = h.fair}
-end
+D = {}
+local X = {}
 function D.readAll()
   local drafts = {}
-  for i = 1, num() do drafts[i] = D.read() end
+  for i = 1, num() do drafts[i] = Q.read() end
   return drafts
 end
 -- The name of the first kind that was never declared; nothing: all were.
@@ -46,52 +20,15 @@ local function runAtOf(draft, latest)
   return draft.runAt or (draft.delay > 0 and now + draft.delay) or nil
 end
 local function latestOf(draft) return draft.max and now + draft.max or nil end
--- Rows are given in the order of insertion, and never twice; those of a reservation that is not used up are never given.
-local reserved, lastReserved = 0, 0
-local function nextRow()
-  if reserved == lastReserved then
-    lastReserved = call('HINCRBY', T .. 'meta', 'row', 1)
-    reserved = lastReserved - 1
-  end
-  reserved = reserved + 1
-  return reserved
-end
-function D.reserve(count)
-  if count < 2 or reserved ~= lastReserved then return end
-  lastReserved = call('HINCRBY', T .. 'meta', 'row', count)
-  reserved = lastReserved - count
-end
--- Which of these ids are known, with one command for each key.
-function D.prefetch(drafts)
-  local keys = {}
-  for _, draft in ipairs(drafts) do
-    local key = idKey(draft.id)
-    local of = keys[key]
-    if not of then of = {} keys[key] = of end
-    of[#of + 1] = draft.id
-  end
-  local new = 0
-  for key, ids in pairs(keys) do
-    for from = 1, #ids, 1000 do
-      local upTo = math.min(from + 999, #ids)
-      local rows = call('HMGET', key, unpack(ids, from, upTo))
-      for i = from, upTo do
-        if rowsById[ids[i]] == nil then rowsById[ids[i]] = tonumber(rows[i - from + 1] or nil) or false end
-        if not rowsById[ids[i]] then new = new + 1 end
-      end
-    end
-  end
-  D.reserve(new)
-end
 function D.insert(draft, parent, latest)
-  local row = nextRow()
+  local row = Q.nextRow()
   local j = {row = row, id = draft.id, kind = draft.kind, state = QUEUED, priority = draft.priority, fence = 0, worker = 0, epoch = 0, started = now,
     finished = now, created = now, d = {}, had = false}
   jobs[row] = j
   rowsById[draft.id] = row
   gather('HSET', idKey(draft.id), draft.id, int(row))
-  J.addInput(row, draft.input)
-  added[draft.kind] = (added[draft.kind] or 0) + 1
+  Q.addInput(row, draft.input)
+  R.count(draft.kind, 'jobs', 1)
   J.set(j, 'dk', draft.dk)
   if draft.ks then K.setKeys(j, draft.ks, draft.fair) end
   J.set(j, 'ra', runAtOf(draft, latest))
@@ -100,50 +37,6 @@ function D.insert(draft, parent, latest)
   K.relocate(j)
   J.enter(j)
   return j
-end
--- Drafts that have nothing but a record and an input: no index but the list of ready jobs, nothing to decide. 250 took 4.5 ms one by one.
-local function insertPlain(drafts)
-  local records, ids, rows = {}, {}, {}
-  local zeros = struct.pack('>BI6I4I4I6I6I5', QUEUED, now, 0, 0, 0, now, 0)
-  local tails, created = {}, struct.pack('>I6', now)
-  for _, draft in ipairs(drafts) do
-    local row, kind, priority, id = nextRow(), draft.kind, draft.priority, draft.id
-    rowsById[id] = row
-    J.addInput(row, draft.input)
-    local tail = tails[kind] and tails[kind][priority]
-    if not tail then
-      tails[kind] = tails[kind] or {}
-      tail = {text = zeros .. struct.pack('>I2i2', kind, priority) .. created, first = (1000 - priority) * RANKS / 256}
-      tails[kind][priority] = tail
-    end
-    local p = floor(row / 64)
-    local of = records[p]
-    if not of then of = {} records[p] = of end
-    of[#of + 1] = slot(row)
-    of[#of + 1] = tail.text .. id
-    local key = idKey(id)
-    of = ids[key]
-    if not of then of = {} ids[key] = of end
-    of[#of + 1] = id
-    of[#of + 1] = int(row)
-    local c = tail.first + floor(row / 256)
-    if tail.chunk ~= c then
-      if tail.chunk then R.append(kind, tail.chunk, concat(tail.rows)) end
-      tail.chunk, tail.rows, tail.kind = c, {}, kind
-      rows[tail] = true
-    end
-    tail.rows[#tail.rows + 1] = string.char(row % 256)
-    added[kind] = (added[kind] or 0) + 1
-  end
-  for tail in pairs(rows) do R.append(tail.kind, tail.chunk, concat(tail.rows)) end
-  for p, of in pairs(records) do call('HSET', T .. 'j:' .. int(p), unpack(of)) end
-  for key, of in pairs(ids) do many('HSET', key, of) end
-  wrote = true
-end
--- How many jobs a kind has ever had, less those that were purged: what is in no index has succeeded.
-function D.count()
-  for kind, count in pairs(added) do call('HINCRBY', T .. 'k:' .. int(kind), 'jobs', count) end
-  added = {}
 end
 local function replace(holder, draft)
   local latest = tonumber(holder.d.la or nil) or latestOf(draft)
@@ -184,7 +77,7 @@ end
 function D.enqueue(drafts, parent)
   local answers = {}
   if #drafts == 0 then return answers end
-  D.prefetch(drafts)
+  Q.prefetch(drafts)
   local plain = {}
   for i, draft in ipairs(drafts) do
     local known = J.rowOf(draft.id)
@@ -197,12 +90,12 @@ function D.enqueue(drafts, parent)
       plain[#plain + 1] = draft
       answers[i] = '1'
     else
-      if #plain > 0 then insertPlain(plain) plain = {} end
+      if #plain > 0 then Q.insert(plain) plain = {} end
       D.insert(draft, parent, latestOf(draft))
       answers[i] = '1'
     end
   end
-  if #plain > 0 then insertPlain(plain) end
+  if #plain > 0 then Q.insert(plain) end
   return answers
 end
 local function rerun(j)

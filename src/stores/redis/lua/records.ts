@@ -5,6 +5,8 @@
 //
 // Nothing is rolled back. So a script reads and checks everything first, changes records in memory, and writes them at its end (`J.flush`).
 
+import { AT, SLOT } from "./plain.ts";
+
 /** `RUN`, `REPAIRS`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
 export const BASE = /* lua */ `
 local T, A, at = KEYS[1], ARGV, 1
@@ -22,7 +24,7 @@ if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
-local K, B, R
+local K, B, R, D
 local function hash(flat)
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
@@ -84,130 +86,9 @@ local function kindNamed(name)
 end
 `;
 
-/**
- * state and flags, finished; fence; worker, epoch, started, deadline (as distance from started, plus one; 0: none); kind, priority, created; then the id. With
- * an id of 22 characters these are 64 bytes. In this order a claim and a success replace what stands in front, and copy the rest as it is
- * (attempts.ts).
- */
-export const SLOT = ">BI6I4I4I6I6I5I2i2I6";
-export const SLOT_BYTES = 42;
-/** Where its parts begin, counted from 1. */
-export const AT = { fence: 8, worker: 12, started: 22, kind: 33, priority: 35, created: 37, id: SLOT_BYTES + 1 } as const;
-
-/**
- * Ready jobs of a kind, by priority, then by row, in chunks of 256 rows of one priority: `r:` has the chunks in which there are any by their order, and
- * `rs:` their rows, one byte for each, sorted. A million ready jobs take 4 MB; as members of a sorted set they took 95. How many are ready
- * (`rd`) and how many run (`rn`) is counted in the settings of the kind. Chunks that a script has read are kept, and written at its end.
- */
-export const READY = /* lua */ `
-R = {}
-local byte, char = string.byte, string.char
-local chunks, counts = {}, {}
-local function chunkOf(kind, c)
-  local of = chunks[kind]
-  if not of then of = {} chunks[kind] = of end
-  local chunk = of[c]
-  if not chunk then
-    local rows = call('HGET', T .. 'rs:' .. int(kind), int(c)) or ''
-    chunk = {rows = rows, kept = rows, taken = 0}
-    of[c] = chunk
-  end
-  return chunk
-end
-local function rowsOf(chunk)
-  if chunk.taken > 0 then
-    chunk.rows = sub(chunk.rows, chunk.taken + 1)
-    chunk.taken = 0
-  end
-  return chunk.rows
-end
-function R.count(kind, what, by)
-  local of = counts[kind]
-  if not of then of = {rd = 0, rn = 0} counts[kind] = of end
-  of[what] = of[what] + by
-end
--- Rows as bytes, which belong behind all others of their chunk.
-function R.append(kind, c, rows)
-  local chunk = chunkOf(kind, c)
-  chunk.rows = rowsOf(chunk) .. rows
-  R.count(kind, 'rd', #rows)
-end
-function R.add(kind, rank)
-  local b, chunk = rank % 256, chunkOf(kind, floor(rank / 256))
-  local rows = rowsOf(chunk)
-  local at = #rows
-  while at > 0 and byte(rows, at) > b do at = at - 1 end
-  if at > 0 and byte(rows, at) == b then return end
-  chunk.rows = sub(rows, 1, at) .. char(b) .. sub(rows, at + 1)
-  R.count(kind, 'rd', 1)
-end
--- Mostly it is the first, because it is claimed.
-function R.remove(kind, rank)
-  local b, chunk = rank % 256, chunkOf(kind, floor(rank / 256))
-  if byte(chunk.rows, chunk.taken + 1) == b then chunk.taken = chunk.taken + 1
-  else
-    local rows = rowsOf(chunk)
-    local at = string.find(rows, char(b), 1, true)
-    if not at then return end
-    chunk.rows = sub(rows, 1, at - 1) .. sub(rows, at + 1)
-  end
-  R.count(kind, 'rd', -1)
-end
--- The ranks of the first so many. Indexes are settled.
-function R.first(kind, most)
-  local ranks, n, from = {}, 0, 0
-  while n < most do
-    local found = call('ZRANGE', T .. 'r:' .. int(kind), from, from + 3)
-    for _, name in ipairs(found) do
-      local c = tonumber(name)
-      local rows = rowsOf(chunkOf(kind, c))
-      local bytes = {byte(rows, 1, most - n)}
-      for i = 1, #bytes do ranks[n + i] = c * 256 + bytes[i] end
-      n = n + #bytes
-      if n >= most then return ranks end
-    end
-    if #found < 4 then return ranks end
-    from = from + 4
-  end
-  return ranks
-end
-function R.flush()
-  for kind, of in pairs(chunks) do
-    local order, rows = T .. 'r:' .. int(kind), T .. 'rs:' .. int(kind)
-    for c, chunk in pairs(of) do
-      if rowsOf(chunk) ~= chunk.kept then
-        local name = int(c)
-        if chunk.rows == '' then
-          call('HDEL', rows, name)
-          call('ZREM', order, name)
-        else
-          call('HSET', rows, name, chunk.rows)
-          if chunk.kept == '' then call('ZADD', order, name, name) end
-        end
-        chunk.kept = chunk.rows
-      end
-    end
-  end
-  for kind, of in pairs(counts) do
-    for what, by in pairs(of) do if by ~= 0 then call('HINCRBY', T .. 'k:' .. int(kind), what, int(by)) end end
-  end
-  counts = {}
-end
-function R.ready(kind) return tonumber(call('HGET', T .. 'k:' .. int(kind), 'rd') or 0) end
-`;
-
 export const RECORDS = /* lua */ `
-${READY}
 local J = {}
 local jobs, dirty, texts = {}, {}, {}
-local function page(row) return int(floor(row / 64)) end
-local slots = {}
-local function slot(row)
-  local s = row % 64
-  local text = slots[s]
-  if not text then text = int(s) slots[s] = text end
-  return text
-end
 local function parse(row, v)
   local b, finished, fence, worker, epoch, started, left, kind, priority, created = struct.unpack('${SLOT}', v)
   local j = {row = row, state = b % 8, kind = kind, priority = priority, fence = fence, worker = worker, epoch = epoch, started = started,
@@ -224,9 +105,7 @@ function J.get(row)
   jobs[row] = false
   return false
 end
-local function idKey(id) return T .. 'x:' .. sub(id, 1, 7) end
 -- The row of an id, or false; also of one that this very script has added.
-local rowsById = {}
 function J.rowOf(id)
   local row = rowsById[id]
   if row == nil then
@@ -281,30 +160,13 @@ function J.setResult(row, text)
   list[#list + 1] = text
 end
 function J.result(row) return call('HGET', T .. 'o:' .. page(row), slot(row)) or '' end
--- Of a row that was just given. Rows are given in order, so its place is behind all others; those that are missing in between are empty texts.
-local newInputs = {}
-function J.addInput(row, text)
-  local p = floor(row / 64)
-  local of = newInputs[p]
-  if not of then
-    of = {next = call('LLEN', T .. 'i:' .. int(p))}
-    newInputs[p] = of
-  end
-  for _ = of.next, row % 64 - 1 do of[#of + 1] = '' end
-  of[#of + 1] = text
-  of.next = row % 64 + 1
-end
-local function flushInputs()
-  for p, of in pairs(newInputs) do if #of > 0 then call('RPUSH', T .. 'i:' .. int(p), unpack(of)) end end
-  newInputs = {}
-end
 function J.setInput(row, text)
-  flushInputs()
+  Q.flushInputs()
   local key = T .. 'i:' .. page(row)
-  if call('LLEN', key) > row % 64 then call('LSET', key, slot(row), text) else J.addInput(row, text) end
+  if call('LLEN', key) > row % 64 then call('LSET', key, slot(row), text) else Q.addInput(row, text) end
 end
 function J.input(row)
-  if next(newInputs) then flushInputs() end
+  Q.flushInputs()
   return call('LINDEX', T .. 'i:' .. page(row), slot(row)) or ''
 end
 function J.count(j, name) return tonumber(j.d[name] or 0) end
@@ -319,7 +181,7 @@ function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or
 function J.flush()
   settleIndexes()
   K.flush()
-  flushInputs()
+  Q.flushInputs()
   local pages = {}
   for row, j in pairs(dirty) do
     if j.changed then
@@ -351,8 +213,6 @@ function J.flush()
   for key, list in pairs(texts) do call('HSET', key, unpack(list)) end
   texts = {}
 end
--- The order of a claim within all kinds: by priority, then by row.
-local RANKS = 2199023255552
 local function rank(j) return (1000 - j.priority) * RANKS + j.row end
 local function suspectMember(j) return fmt('%04d:%010d:%016.0f', 1000 - j.priority, 2147483647 - J.bound(j), j.row) end
 local function delay(kind, row, due)

@@ -11,6 +11,7 @@ export const DRAFT_ARGUMENTS = 3;
 
 export const STAGED = /* lua */ `
 local E = {}
+local function enqueue(drafts) if D then return D.enqueue(drafts, nil) else return Q.enqueue(drafts) end end
 local PER_DRAFT, ORPHANED_MS, FORGOTTEN_MS = ${DRAFT_ARGUMENTS}, 2000, 3600000
 local function forget(token)
   call('UNLINK', T .. 'st:' .. token, T .. 'sta:' .. token)
@@ -25,9 +26,9 @@ function E.insert(token, count)
   local args, position = A, at
   A, at = call('LRANGE', key, from * PER_DRAFT, (from + count) * PER_DRAFT - 1), 1
   local drafts = {}
-  for i = 1, #A / PER_DRAFT do drafts[i] = D.read() end
+  for i = 1, #A / PER_DRAFT do drafts[i] = Q.read() end
   A, at = args, position
-  local became = D.enqueue(drafts, nil)
+  local became = enqueue(drafts)
   if #became > 0 then many('RPUSH', inserted, became) end
   if (from + #drafts) * PER_DRAFT >= call('LLEN', key) then call('ZREM', T .. 'stc', token) end
 end
@@ -78,6 +79,9 @@ local token, have, count = arg(), num(), num()
 E.insert(token, count)
 return call('LRANGE', T .. 'sta:' .. token, have, -1)
 `;
+
+/** All of it is plain, as the caller knows. */
+export const INSERT_PLAIN_STAGED = INSERT_STAGED;
 
 export const FORGET_STAGED = /* lua */ `
 wrote = true
