@@ -10,6 +10,7 @@ import { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { changeArgs, inputOwner, keptSteps, unchecked } from "./encoding.ts";
 import { inOurWords, openingError } from "./errors.ts";
+import { checkFeatures, OF_FEATURES, repairFeatures } from "./features-integrity.ts";
 import { channelOf, subscribers } from "./liveness.ts";
 
 const MAX_FINDINGS = 100;
@@ -30,9 +31,10 @@ export async function integrity(connection: Connection): Promise<readonly string
     const before = await operations(connection);
     const sums = new Map<string, number>((await namedIndexes(connection)).flatMap(sizesOf).map((name) => [name, 0]));
     const workers = await checkWorkers(connection);
-    const found = [...(await checkJobs(connection, sums)), ...workers.missing];
+    const features = await checkFeatures(connection);
+    const found = [...(await checkJobs(connection, sums)), ...workers.missing, ...features.missing];
     if (found.length >= MAX_FINDINGS) return found.slice(0, MAX_FINDINGS);
-    const wrong = [...workers.tooMany, ...(await checkSizes(connection, sums))];
+    const wrong = [...workers.tooMany, ...features.tooMany, ...(await checkSizes(connection, sums))];
     if (wrong.length === 0) return found;
     if ((await operations(connection)) === before) return [...found, ...wrong].slice(0, MAX_FINDINGS);
     if (walks === MAX_WALKS) return found;
@@ -120,9 +122,9 @@ export async function repair(connection: Connection): Promise<readonly string[]>
   const { tag } = connection;
   const names = [
     ...(await namedIndexes(connection)).flatMap((name) =>
-      name.startsWith("q") ? [name.slice(1), name.slice(1).replace(/rs:(\d+)$/, "r:$1")] : [name.slice(1)],
+      name.startsWith("q") ? ofReady(name.slice(1)) : [name.slice(1)],
     ),
-    ...OF_STORE.map((of) => tag + of),
+    ...[...OF_STORE, ...OF_FEATURES].map((of) => tag + of),
   ];
   for (let at = 0; at < names.length; at += NAMES) {
     const piece = names.slice(at, at + NAMES);
@@ -131,6 +133,7 @@ export async function repair(connection: Connection): Promise<readonly string[]>
   await inPieces(connection, "repairClearPages", "0");
   await inPieces(connection, "repairWorkers", "1");
   await inPieces(connection, "repairFill", "0", changeArgs(RELEASE, ""));
+  await repairFeatures(connection);
   await connection.eval("repairEnd");
   return integrity(connection);
 }
@@ -139,6 +142,11 @@ const RELEASE = release(
   { id: "", state: "running", counters: NO_COUNTERS },
   "its worker has no row, and no recovery would find it",
 );
+
+/** Where the order of its chunks is, and the keys of the kind's batches. */
+function ofReady(rows: string): string[] {
+  return ["rs:", "r:", "bk:"].map((name) => rows.replace(/rs:(?=\d+$)/, name));
+}
 
 async function inPieces(
   connection: Connection,
@@ -180,7 +188,7 @@ export function redisDoctor(address: RedisAddress): StoreDoctor {
       connected("repairing it", async (connection) => {
         await assertNobodyWorks(connection);
         const findings = await repair(connection);
-        const detail = "all indexes were built again from the records of the jobs";
+        const detail = "all indexes were built again from the records of the jobs, batches and schedules";
         const step = { step: "reindex", ok: findings.length === 0, detail } as const;
         onStep?.(step);
         return { steps: [step], sound: findings.length === 0, findings, salvage: null };

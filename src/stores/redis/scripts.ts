@@ -7,6 +7,7 @@ import { ADMISSION } from "./lua/admission.ts";
 import * as batches from "./lua/batches.ts";
 import { BLOCKS } from "./lua/blocks.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
+import * as features from "./lua/features-integrity.ts";
 import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
@@ -159,6 +160,11 @@ const SCRIPTS = {
   repairFill: repairing(integrity.REPAIR_FILL),
   repairWorkers: repairing(integrity.REPAIR_WORKERS),
   repairEnd: repairing(integrity.REPAIR_END),
+  checkBatches: examining(features.CHECK_BATCHES),
+  scheduleBodies: examining(features.SCHEDULE_BODIES),
+  checkSchedules: examining(features.CHECK_SCHEDULES),
+  repairBatches: repairing(features.REPAIR_BATCHES),
+  repairSchedules: repairing(features.REPAIR_SCHEDULES),
   schedulesDue: reading(schedules.DUE),
   fireSchedules: { ...adding(schedules.FIRE), parts: ENQUEUING },
   writeSchedule: { ...adding(schedules.WRITE), parts: ENQUEUING },

@@ -6,7 +6,7 @@
 /**
  * Calls `put(type, key, member, value)` for everything that has to be kept because of this record. Types: h: field of a hash. s: member of a set.
  * q: the rank of a ready job of a kind, which is its member. z: member of a sorted set with this score. o: likewise, its order may be that of settings that have changed. l: likewise, at this score or a
- * lower one. r: member of a sorted set that several jobs share. f: likewise, of a set. n: adds one to a score. c: adds one to a field.
+ * lower one. k: member of a sorted set at this score, in which there is more than follows from the records of jobs: it is never removed. r: member of a sorted set that several jobs share. f: likewise, of a set. n: adds one to a score. c: adds one to a field.
  */
 export const INDEXES = /* lua */ `
 local I = {}
@@ -42,6 +42,13 @@ function I.each(j, put)
   elseif j.state > SUCCEEDED then put('s', T .. 't' .. j.state .. ':' .. kind, row) end
   if d.dk and j.state < SUCCEEDED then put('h', T .. 'dk:' .. kind, d.dk, row) end
   if d.fr then put('f', T .. 'fk', kind) end
+  if d.sn then put('k', T .. 'so:' .. d.sn, j.id, tonumber(d.sa)) end
+  if d.bn and call('EXISTS', T .. 'b:' .. d.bn) == 1 then
+    local round = d.bn .. ':' .. d.br
+    put('k', T .. 'bb:' .. round, row, tonumber(d.bo))
+    local endedBadly = (j.state == 3 or j.state == 5) and string.find(d.mk or '0', '0', 1, true)
+    if endedBadly or call('EXISTS', T .. 'br:' .. round .. ':' .. d.bo) == 1 then put('k', T .. 'bf:' .. round, d.bo, tonumber(d.bo)) end
+  end
   for _, key in ipairs(d.pl and K.list(j) or {}) do
     if d.pl == 't' then
       put('s', T .. 'kt:' .. key.id, row)
@@ -130,9 +137,9 @@ local nextPage = I.pages(num(), function(j)
       if not rows or not string.find(rows, string.char(value % 256), 1, true) then missing(key) end
     elseif type == 's' or type == 'f' then
       if call('SISMEMBER', key, member) == 0 then missing(key) end
-    elseif type == 'z' or type == 'o' or type == 'l' or type == 'r' then
+    elseif type == 'z' or type == 'o' or type == 'l' or type == 'r' or type == 'k' then
       local score = tonumber(call('ZSCORE', key, member) or nil)
-      if not score or (type == 'z' and score ~= value) or (type == 'l' and key == T .. 'zk' and score > value) then missing(key) end
+      if not score or ((type == 'z' or type == 'k') and score ~= value) or (type == 'l' and key == T .. 'zk' and score > value) then missing(key) end
     end
     if type == 'n' or type == 'c' then add(type, key, member, 1)
     elseif type == 'q' then add('q', key, nil, 1)
