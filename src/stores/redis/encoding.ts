@@ -20,6 +20,7 @@ import type { JobKey } from "../../job/limits.ts";
 import { CHANGES, type Change } from "../../job/transitions.ts";
 import { WAIT_PREFIX } from "../../job/waits.ts";
 import type { WorkerRecord, WorkerRow, WorkerState } from "../liveness.ts";
+import { APPLIED, REPEATED, type WriteAnswer } from "../port.ts";
 import { NEVER_DUE, NO_TIMEOUT, STATE, storedError } from "../rows.ts";
 import type { Reply } from "./driver.ts";
 import { COUNTER_FIELDS, COUNTERS } from "./lua/changes.ts";
@@ -109,6 +110,9 @@ export function failedArgs({ row, line, as, input, error }: FailedRow, blockId: 
   return [String(row), String(line), as, checked(input, rowOwner(blockId, line)), JSON.stringify(error)];
 }
 
+/** Jobs that one script begins to wait for, about 2 ms; more of them are prepared in pieces before (turn.ts). */
+export const MAX_AWAITED = 250;
+
 export function changeArgs(change: Change, id: string): string[] {
   const { name, to, add, outcome, delayMs, result, error, reason, wait, together, follow = [], ifCancelled } = change;
   const stored = result === null ? "" : checked(result, id);
@@ -121,7 +125,9 @@ export function changeArgs(change: Change, id: string): string[] {
         ? ["sleep", wait.step, orNothing(wait.forMs)]
         : "signal" in until
           ? ["signal", wait.step, orNothing(wait.forMs), until.signal]
-          : ["jobs", wait.step, orNothing(wait.forMs), String(until.jobs.length), ...until.jobs];
+          : until.jobs.length > MAX_AWAITED
+            ? ["jobs", wait.step, orNothing(wait.forMs), "1", "0"]
+            : ["jobs", wait.step, orNothing(wait.forMs), "", String(until.jobs.length), ...until.jobs];
   return [
     name,
     String(STATE[to]),
@@ -363,5 +369,23 @@ export function workerRow(reply: Reply, withIds = false): WorkerRow {
     ...(withIds && { heldIds: ids as string[] }),
     lastWord: Number(hasWord) === 1 ? String(word) : null,
     ...(Number(restored) === 1 && { restored: true as const }),
+  };
+}
+
+/** Of a write under a lease. */
+export function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
+  const [is, state, worker, epoch, fence] = reply as [string, string, string, string, string];
+  if (is === "applied") return APPLIED;
+  if (is === "repeated") return REPEATED;
+  return {
+    is: "stale",
+    stale: {
+      lease,
+      tried,
+      state: state === "" ? "missing" : JOB_STATES[Number(state)]!,
+      worker: worker || null,
+      epoch: Number(epoch),
+      fence: Number(fence),
+    },
   };
 }

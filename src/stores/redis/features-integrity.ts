@@ -1,7 +1,6 @@
 // The check and the repair of what batches and schedules keep of their own, for integrity.ts.
 import type { ScheduleRow } from "../../job/schedules.ts";
 import type { Connection } from "./connection.ts";
-import { fieldsOf } from "./encoding.ts";
 
 export interface Checked {
   /** What should be there and is not: certain, also while others write. */
@@ -45,32 +44,34 @@ async function checkBatches(connection: Connection): Promise<Checked> {
 
 async function checkSchedules(connection: Connection): Promise<Checked> {
   const missing: string[] = [];
-  let [due, sizes]: [number, readonly number[]] = [0, []];
+  let [due, all] = [0, 0];
   for await (const page of schedulePages(connection)) {
     missing.push(...((await connection.eval("checkSchedules", page.args)) as string[]));
     due += page.due;
-    ({ sizes } = page);
+    all += page.count;
   }
-  const [versions, kinds, names, dues, all] = sizes;
-  const text = `the indexes of schedules have ${sizes.slice(0, 4).join(", ")} entries, and there are ${all} schedules, ${due} of them with a due time`;
-  const fits = versions === all && kinds === all && names === all && dues === due;
-  return { missing, tooMany: fits ? [] : [text] };
+  const [, ...sizes] = (await connection.eval("scheduleNames")) as unknown as [string[], ...number[]];
+  const text = `the indexes of schedules have ${sizes.join(", ")} entries, and there are ${all} schedules, ${due} of them with a due time`;
+  return { missing, tooMany: sizes.join() === [all, all, all, due].join() ? [] : [text] };
 }
 
 interface SchedulePage {
   /** Name, kind and due time of each. */
   readonly args: string[];
+  readonly count: number;
   readonly due: number;
-  readonly sizes: readonly number[];
 }
 
+const SCHEDULES_AT_ONCE = 100;
+
 async function* schedulePages(connection: Connection): AsyncGenerator<SchedulePage> {
-  for (let cursor = ""; cursor !== "0";) {
-    const reply = await connection.eval("scheduleBodies", [cursor || "0"]);
-    const [next, flat, ...sizes] = reply as unknown as [string, string[], ...number[]];
-    const rows = Object.values(fieldsOf(flat)).map((body) => JSON.parse(body) as ScheduleRow);
+  const [names] = (await connection.eval("scheduleNames")) as unknown as [string[]];
+  for (let from = 0; from < names.length; from += SCHEDULES_AT_ONCE) {
+    const some = names.slice(from, from + SCHEDULES_AT_ONCE);
+    const bodies = (await connection.eval("scheduleBodies", [String(some.length), ...some])) as string[];
+    const rows = bodies.filter((body) => body !== "").map((body) => JSON.parse(body) as ScheduleRow);
     const args = rows.flatMap(({ name, kind, dueAt }) => [name, kind, dueAt === null ? "" : String(dueAt)]);
-    yield { args: [String(rows.length), ...args], due: rows.filter(({ dueAt }) => dueAt !== null).length, sizes };
-    cursor = next;
+    const due = rows.filter(({ dueAt }) => dueAt !== null).length;
+    yield { args: [String(rows.length), ...args], count: rows.length, due };
   }
 }

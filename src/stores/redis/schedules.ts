@@ -5,7 +5,7 @@ import type { Declared, Firing, FiringAnswer, PlannedJob, Schedules } from "../s
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { assertDeclared, draftsArgs } from "./encoding.ts";
-import { enqueuedOf } from "./turn.ts";
+import { enqueuedOf } from "./enqueue.ts";
 
 export function schedules(connection: Connection): Schedules {
   return {

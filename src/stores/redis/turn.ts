@@ -1,13 +1,11 @@
 // The worker's loop, and the small writes of its attempts.
-import { isUnknownKind } from "../../job/errors.ts";
-import { type ClaimedJob, type Enqueued, JOB_STATES, type JobDraft } from "../../job/job.ts";
+import type { ClaimedJob } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
 import {
   APPLIED,
   type CorruptJob,
   type FencedWrite,
-  REPEATED,
   type Room,
   type Settlement,
   triedBy,
@@ -16,6 +14,7 @@ import {
 } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
+import { costOf, enqueuedOf, insertChildren, MAX_COST } from "./enqueue.ts";
 import type { Resendable } from "./journal.ts";
 import {
   assertDeclared,
@@ -27,137 +26,14 @@ import {
   fieldsOf,
   inputOwner,
   keptSteps,
+  MAX_AWAITED,
   lastOutcome,
   leaseArgs,
   rowsArgs,
   stepOwner,
   unchecked,
+  writeAnswer,
 } from "./encoding.ts";
-
-/**
- * What one script inserts: 250 jobs take 4.5 ms of the server, 1,000 took 19. One with keys costs as much as three. Calls are put together up to
- * this cost, and one that costs more on its own is staged (lua/staged.ts).
- */
-const MAX_COST = 250;
-const costOf = (drafts: readonly JobDraft[]): number =>
-  drafts.reduce((cost, { keys = [] }) => cost + (keys.length > 0 ? KEYED_COST : 1), 0);
-const KEYED_COST = 3;
-
-interface WaitingCall {
-  readonly drafts: readonly JobDraft[];
-  readonly cost: number;
-  readonly resolve: (enqueued: readonly Enqueued[]) => void;
-  readonly reject: (thrown: unknown) => void;
-}
-
-/** Enqueues that come while another one is under way become one script: each call is still carried out whole or not at all. */
-export class Enqueuing {
-  readonly #connection: Connection;
-  #waiting: WaitingCall[] = [];
-  #underWay = false;
-
-  constructor(connection: Connection) {
-    this.#connection = connection;
-  }
-
-  enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-    return new Promise((resolve, reject) => {
-      this.#waiting.push({ drafts, cost: costOf(drafts), resolve, reject });
-      if (!this.#underWay) void this.#run();
-    });
-  }
-
-  async #run(): Promise<void> {
-    this.#underWay = true;
-    // What is asked for in the same turn of the event loop goes along.
-    await Promise.resolve();
-    while (this.#waiting.length > 0) await this.#together(this.#next());
-    this.#underWay = false;
-  }
-
-  #next(): readonly WaitingCall[] {
-    let sum = 0;
-    let calls = 0;
-    for (const { cost } of this.#waiting) {
-      if (calls > 0 && sum + cost > MAX_COST) break;
-      sum += cost;
-      calls++;
-    }
-    return this.#waiting.splice(0, calls);
-  }
-
-  async #together(calls: readonly WaitingCall[]): Promise<void> {
-    try {
-      const [first] = calls;
-      const drafts = calls.flatMap((call) => call.drafts);
-      const insertAll = calls.length === 1 && first!.cost > MAX_COST ? insertStaged : insert;
-      const enqueued = [...(await insertAll(this.#connection, drafts))];
-      for (const call of calls) call.resolve(enqueued.splice(0, call.drafts.length));
-    } catch (thrown) {
-      // Nothing was written. A kind that only one of them names must not fail the others.
-      if (calls.length > 1 && isUnknownKind(thrown)) for (const call of calls) await this.#together([call]);
-      else for (const { reject } of calls) reject(thrown);
-    }
-  }
-}
-
-/** It has nothing but its record and its input. */
-function isPlainDraft({ runAt, delayMs, dedupeKey, dedupe, keys = [] }: JobDraft): boolean {
-  const isDue = runAt === null && delayMs === 0;
-  return isDue && dedupeKey === null && dedupe === undefined && keys.length === 0;
-}
-
-async function insert(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const args = draftsArgs(drafts);
-  const script = drafts.every(isPlainDraft) ? "enqueuePlain" : "enqueue";
-  const reply = await connection.eval(script, args, [{ script: "enqueue", args }]);
-  assertDeclared(reply);
-  return enqueuedOf(reply, drafts);
-}
-
-/** Killed before it is decided, nothing of it is enqueued; afterwards all of it is. */
-async function insertStaged(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const token = connection.newToken();
-  try {
-    for (let from = 0; from < drafts.length; from += MAX_COST) {
-      const piece = drafts.slice(from, from + MAX_COST);
-      assertDeclared(await connection.eval("stage", [token, ...draftsArgs(piece)]));
-    }
-  } catch (thrown) {
-    // Otherwise the retention does it.
-    await connection.eval("forgetStaged", [token]).catch(() => {});
-    throw thrown;
-  }
-  if ((await connection.eval("decideStaged", [token, String(drafts.length)])) === 0) throw stagedGone();
-  const perPiece = String(Math.ceil(MAX_COST / (costOf(drafts) / drafts.length)));
-  const became: string[] = [];
-  const script = drafts.every(isPlainDraft) ? "insertPlainStaged" : "insertStaged";
-  while (became.length < drafts.length) {
-    const args = [token, String(became.length), perPiece];
-    const more = (await connection.eval(script, args)) as string[];
-    if (more.length === 0) throw stagedGone();
-    became.push(...more);
-  }
-  // The last operation of the call: if any of it is lost, this one is.
-  const again: Resendable[] = [];
-  for (let from = 0; from < drafts.length; from += MAX_COST)
-    again.push({ script: "enqueue", args: draftsArgs(drafts.slice(from, from + MAX_COST)) });
-  await connection.eval("forgetStaged", [token], again);
-  return enqueuedOf(became, drafts);
-}
-
-function stagedGone(): Error {
-  return new Error("what was staged is gone: the store was replaced, or went back to an earlier state");
-}
-
-/** As `D.enqueue` (lua/changes.ts) says what became of each draft. */
-export function enqueuedOf(reply: Reply, drafts: readonly JobDraft[]): Enqueued[] {
-  return (reply as string[]).map((became, at) => {
-    if (became === "1" || became === "0") return { id: drafts[at]!.id, created: became === "1" };
-    const holder = { id: became.slice(1), created: false };
-    return became[0] === "k" ? holder : { ...holder, became: became[0] === "p" ? "replaced" : "rerun" };
-  });
-}
 
 /** Attempts that just succeed come first, in a short form (lua/attempts.ts). `order` has the places of all as they are sent. */
 function settlementsArgs(settlements: readonly Settlement[]): {
@@ -200,6 +76,7 @@ export async function turn(
   settlements: readonly Settlement[],
   room: Room,
 ): Promise<TurnAnswer> {
+  await prepareWaits(connection, settlements);
   const first = settlements.slice(0, MAX_IN_SCRIPT);
   if (first.length < settlements.length) {
     const { settled, woken = 0 } = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
@@ -223,6 +100,19 @@ export async function turn(
     ...(corrupt.length > 0 && { corrupt }),
     woken: (answer.woken ?? 0) + (more.woken ?? 0),
   };
+}
+
+/** Waits for more jobs than one script takes. Killed in between, the attempt has not ended, and the next one begins its wait from the start. */
+async function prepareWaits(connection: Connection, settlements: readonly Settlement[]): Promise<void> {
+  for (const { lease, change } of settlements) {
+    const until = change.wait?.until ?? null;
+    if (until === null || !("jobs" in until) || until.jobs.length <= MAX_AWAITED) continue;
+    for (let from = 0; from < until.jobs.length; from += MAX_AWAITED) {
+      const piece = until.jobs.slice(from, from + MAX_AWAITED);
+      const args = [...leaseArgs(lease), from === 0 ? "1" : "", String(piece.length), ...piece];
+      await connection.eval("prepareWait", args);
+    }
+  }
 }
 
 /** What is left of a room after these were taken. */
@@ -410,24 +300,29 @@ async function quarantined(
   return corrupt;
 }
 
-function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
-  const [is, state, worker, epoch, fence] = reply as [string, string, string, string, string];
-  if (is === "applied") return APPLIED;
-  if (is === "repeated") return REPEATED;
-  return {
-    is: "stale",
-    stale: {
-      lease,
-      tried,
-      state: state === "" ? "missing" : JOB_STATES[Number(state)]!,
-      worker: worker || null,
-      epoch: Number(epoch),
-      fence: Number(fence),
-    },
-  };
+/** In the order in which they came, as many in one script as it may take. */
+export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+  const answers: WriteAnswer[] = [];
+  for (let from = 0; from < writes.length;) {
+    const { lease, write: first } = writes[from]!;
+    if (first.type === "enqueue" && costOf(first.drafts) > MAX_COST) {
+      answers.push(await insertChildren(connection, lease, first.drafts, triedBy(first)));
+      from++;
+      continue;
+    }
+    let upTo = from;
+    for (let cost = 0; upTo < writes.length; upTo++) {
+      const { write: one } = writes[upTo]!;
+      cost += one.type === "enqueue" ? 1 + costOf(one.drafts) : 1;
+      if (cost > MAX_COST && upTo > from) break;
+    }
+    answers.push(...(await writeTogether(connection, writes.slice(from, upTo))));
+    from = upTo;
+  }
+  return answers;
 }
 
-export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+async function writeTogether(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
   const args = [String(writes.length)];
   for (const { lease, write: one } of writes) {
     args.push(...leaseArgs(lease), one.type, triedBy(one));

@@ -205,6 +205,18 @@ for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end e
 return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;
 
+/** Some of the jobs that this attempt is about to wait for: more than one script takes. The first piece forgets an earlier wait. */
+export const PREPARE_WAIT = /* lua */ `
+local lease, isFirst, ids = L.read(), arg() == '1', {}
+for i = 1, num() do ids[i] = arg() end
+local j = L.owned(lease)
+if not j then return 0 end
+wrote = true
+if isFirst then X.forget(j) end
+X.await(j, ids)
+return 1
+`;
+
 /** The small writes of attempts. None of them ends an attempt, so who owns what is the same before the first of them as before the last. */
 export const WRITE = /* lua */ `
 local writes = {}

@@ -140,12 +140,11 @@ function X.forget(j)
   for _, one in ipairs(call('SMEMBERS', T .. 'al:' .. row)) do call('SREM', T .. 'wa:' .. one, row) end
   call('DEL', T .. 'al:' .. row, T .. 'aw:' .. row, T .. 'wt:' .. row)
 end
-function X.begin(j, wait)
-  X.forget(j)
+-- Whom it waits for. Before it does, this changes nothing: only a job that waits is woken.
+function X.await(j, ids)
   local row = int(j.row)
-  call('HSET', T .. 'wt:' .. row, 'step', wait.step, 'due', wait.forMs and int(now + wait.forMs) or '', 'signal', wait.signal or '', 'jobs', wait.jobs and '1' or '')
   J.set(j, 'wt', '1')
-  for _, id in ipairs(wait.jobs or {}) do
+  for _, id in ipairs(ids) do
     local one = J.byId(id)
     if one then
       call('SADD', T .. 'al:' .. row, int(one.row))
@@ -154,6 +153,11 @@ function X.begin(j, wait)
       if one.state < SUCCEEDED then call('SADD', T .. 'aw:' .. row, int(one.row)) end
     end
   end
+end
+function X.begin(j, wait)
+  if not wait.isPrepared then X.forget(j) end
+  call('HSET', T .. 'wt:' .. int(j.row), 'step', wait.step, 'due', wait.forMs and int(now + wait.forMs) or '', 'signal', wait.signal or '', 'jobs', wait.jobs and '1' or '')
+  X.await(j, wait.jobs or {})
   if wait.signal or wait.jobs then X.wake(j) end
 end
 -- A job has ended, or was taken out of its end again. Every change of a job's state comes through here.
@@ -191,7 +195,7 @@ function C.read()
     local wait = {step = arg(), forMs = optnum()}
     if what == 'signal' then wait.signal = arg() end
     if what == 'jobs' then
-      wait.jobs = {}
+      wait.jobs, wait.isPrepared = {}, arg() == '1'
       for i = 1, num() do wait.jobs[i] = arg() end
     end
     c.wait = wait
@@ -256,7 +260,7 @@ end
  * follows from their records, so a piece needs no cursor: what is cancelled leaves it.
  */
 export const FAMILIES = /* lua */ `
-local F = {}
+F = {}
 local PIECE = 250
 function F.record(j, actor, change)
   wrote = true

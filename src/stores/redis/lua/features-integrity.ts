@@ -79,9 +79,14 @@ return eachBatch(arg(), function(n, b)
 end)
 `;
 
+export const SCHEDULE_NAMES = /* lua */ `
+return {call('HKEYS', T .. 'sb'), call('HLEN', T .. 'sv'), call('HLEN', T .. 'sk'), call('ZCARD', T .. 'sn'), call('ZCARD', T .. 'sd')}
+`;
+
 export const SCHEDULE_BODIES = /* lua */ `
-local found = call('HSCAN', T .. 'sb', arg(), 'COUNT', 100)
-return {found[1], found[2], call('HLEN', T .. 'sv'), call('HLEN', T .. 'sk'), call('ZCARD', T .. 'sn'), call('ZCARD', T .. 'sd'), call('HLEN', T .. 'sb')}
+local bodies = {}
+for i = 1, num() do bodies[i] = call('HGET', T .. 'sb', arg()) or '' end
+return bodies
 `;
 
 const EACH_SCHEDULE = /* lua */ `

@@ -24,7 +24,7 @@ if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
-local K, B, R, D
+local K, B, R, D, F
 local function hash(flat)
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
