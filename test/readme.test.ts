@@ -1,36 +1,26 @@
-// What README.md shows compiles: every block of TypeScript, against the sources, with what it takes for granted declared.
+// What README.md and the pages of docs show compiles: every block of TypeScript, against the sources, with what it takes for granted declared.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { complete } from "./support/granted.ts";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 
-/** What a block may use without having said where it is from; only what it does not import or declare itself is added. */
-const GRANTED: Readonly<Record<string, string>> = {
-  engine: 'declare const engine: import("outlive").Engine;',
-  open: 'const { open } = await import("outlive");',
-  sqlite: 'declare const sqlite: typeof import("outlive/sqlite").sqlite;',
-  id: "declare const id: string;",
-  asyncIterableOfInputs: "declare const asyncIterableOfInputs: AsyncIterable<{ orderId: string }>;",
-  invoice: 'const invoice = (await import("outlive")).job<{ orderId: string }>("invoice");',
-  transfer: 'const transfer = (await import("outlive")).job<{ amount: number; from: string; to: string }>("transfer");',
-};
-
-function complete(block: string): string {
-  const missing = Object.entries(GRANTED).filter(
-    ([name]) => !new RegExp(`(const|let|using|import \\{[^}]*?)\\s${name}\\b`).test(block),
-  );
-  return [...missing.map(([, declaration]) => declaration), block, "export {};"].join("\n");
+interface Block {
+  readonly page: string;
+  readonly text: string;
 }
 
-function complaints(blocks: readonly string[]): string {
+function complaints(blocks: readonly Block[]): string {
   const folder = mkdtempSync(join(tmpdir(), "outlive-readme-"));
   try {
-    blocks.forEach((block, i) => writeFileSync(join(folder, `block-${i + 1}.ts`), complete(block)));
+    blocks.forEach(({ page, text }, i) =>
+      writeFileSync(join(folder, `${page.replaceAll(/\W/g, "-")}-${i + 1}.ts`), complete(page, text)),
+    );
     symlinkSync(`${root}node_modules`, join(folder, "node_modules"));
     writeFileSync(join(folder, "package.json"), '{"type":"module"}');
     const { exports } = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as {
@@ -57,15 +47,19 @@ function complaints(blocks: readonly string[]): string {
   }
 }
 
-test("every block of TypeScript in README.md and the guide compiles", () => {
-  const blocks = ["README.md", "docs/guide.md"].flatMap((file) => {
+test("every block of TypeScript in README.md and in docs compiles", () => {
+  const pages = readdirSync(`${root}docs`).filter((name) => name.endsWith(".md"));
+  const blocks = ["README.md", ...pages.map((name) => `docs/${name}`)].flatMap((file) => {
     const text = readFileSync(`${root}${file}`, "utf8");
-    return [...text.matchAll(/^```ts\n([^]*?)^```/gm)].map(([, block]) => block!);
+    return [...text.matchAll(/^```ts\n([^]*?)^```/gm)].map(([, block]) => ({ page: file, text: block! }));
   });
-  assert.ok(blocks.length >= 6);
+  assert.ok(blocks.length >= 50);
   assert.equal(complaints(blocks), "");
 });
 
 test("a block with an option that is not there does not", () => {
-  assert.match(complaints(["await (await engine.start()).stop({ graceMs: 25_000 });"]), /block-1\.ts.*graceMs/);
+  assert.match(
+    complaints([{ page: "README.md", text: "await (await engine.start()).stop({ graceMs: 25_000 });" }]),
+    /README-md-1\.ts.*graceMs/,
+  );
 });

@@ -29,9 +29,13 @@ export interface SubmitOptions<Context = Json> extends SubmittedWith<Context> {
 
 /** A batch as people and programs see it. */
 export interface BatchInfo {
+  /** The batch's id. */
   readonly id: string;
+  /** The name of its kind. */
   readonly kind: string;
+  /** The key under which it was submitted; null if it has none. */
   readonly key: string | null;
+  /** Where it stands. */
   readonly state: BatchState;
   /** 1, or more if failed rows were retried. */
   readonly round: number;
@@ -48,10 +52,15 @@ export interface BatchInfo {
   readonly rate: number | null;
   /** When all rows will have ended at this rate, in ms; null: not known. */
   readonly endsInMs: number | null;
+  /** What its rows share. */
   readonly context: Json;
+  /** Its output files by name. */
   readonly outputs: Readonly<Record<string, OutputFile>>;
+  /** When it was begun, in milliseconds since 1970. */
   readonly createdAt: number;
+  /** When its last row was submitted, in milliseconds since 1970; null if it is open. */
   readonly sealedAt: number | null;
+  /** When it ended, in milliseconds since 1970; null if it has not. */
   readonly endedAt: number | null;
   /** Why it has not ended; null: it has. */
   readonly why: string | null;
@@ -59,8 +68,11 @@ export interface BatchInfo {
 
 /** A row that failed. */
 export interface FailedBatchRow {
+  /** Its line, counted from 1. */
   readonly line: number;
+  /** The row. */
   readonly input: Json;
+  /** Why it failed; null if nothing is known. */
   readonly error: StoredError | null;
   /** quarantined: it killed its workers. */
   readonly state: "failed" | "quarantined";
@@ -196,6 +208,7 @@ export class BatchClient {
 
 /** A batch to which rows are appended until it is sealed. */
 export class OpenBatch<In = unknown> {
+  /** The batch's id. */
   readonly id: string;
   readonly #client: BatchClient;
   readonly #contract: AnyBatch;

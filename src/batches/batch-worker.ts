@@ -46,7 +46,9 @@ const BROKEN_FILE: readonly ErrorCode[] = [ErrorCode.fileMalformed, ErrorCode.fi
 
 /** What a job that read a file returns. */
 export interface Ingested {
+  /** The batch's id. */
   readonly batch: string;
+  /** How many rows were submitted. */
   readonly rows: number;
 }
 

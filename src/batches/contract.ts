@@ -12,6 +12,7 @@ import type { CommitForm, NoPromise, Run } from "../worker/run.ts";
 export interface Row<In = Json> {
   /** Its place in the source: lines of a file, or 1, 2, 3, ... */
   readonly line: number;
+  /** The row. */
   readonly input: In;
   /** Appends to an output file, at this row's place. Kept only if the row succeeds. */
   write(file: string, text: string): void;
@@ -64,12 +65,19 @@ export interface BlockRun<In = Json, Context = Json, Shared = undefined> extends
 
 /** How a batch ended: the first argument of `done`. */
 export interface BatchEnded<Context = Json> {
+  /** The batch's id. */
   readonly id: string;
+  /** The key under which it was submitted; null if it has none. */
   readonly key: string | null;
+  /** How it ended. */
   readonly state: Extract<BatchState, "completed" | "failed" | "aborted">;
+  /** Which round ended: the first has the number 1, each retry one more. */
   readonly round: number;
+  /** How many rows ended in which way. */
   readonly rows: RowSums & { readonly total: number };
+  /** What its rows share. */
   readonly context: Context;
+  /** Its output files by name. */
   readonly outputs: Readonly<Record<string, OutputFile>>;
 }
 
@@ -77,7 +85,9 @@ export interface BatchEnded<Context = Json> {
 export interface OutputFile {
   /** Its name in the blob store. */
   readonly blob: string;
+  /** Its size in bytes. */
   readonly bytes: number;
+  /** The SHA-256 of its bytes, in hexadecimal. */
   readonly sha256: string;
 }
 
@@ -98,11 +108,16 @@ type DoneHandler = (end: BatchEnded<never>, run: Run) => unknown;
 /** By which a batch is known, also if the program's copy of outlive is not the command line's. */
 const BATCH = Symbol.for("outlive.batch");
 
+/** A kind of batch, made by `batch()`. */
 export class BatchContract<In = unknown, Out = In, Context = Json, Shared = undefined> {
   readonly [BATCH] = true;
+  /** The kind's name. */
   readonly name: string;
+  /** Its options, checked and with their defaults. */
   readonly settings: BatchSettings;
+  /** The schema of a row; null if it has none. */
   readonly row: StandardSchemaV1<In, Out> | null;
+  /** The schema of the context; null if it has none. */
   readonly context: StandardSchemaV1<unknown, Context> | null;
   /** The kinds of its jobs: its blocks, what follows its end, what begins a new round, and what reads a file. */
   readonly kinds: {

@@ -34,11 +34,15 @@ import {
 
 /** A `ContainerClient` of `@azure/storage-blob`, by some of its methods. */
 export interface AzureContainerLike {
+  /** As in `@azure/storage-blob`. */
   readonly containerName: string;
+  /** As in `@azure/storage-blob`. */
   getBlockBlobClient(name: string): object;
+  /** As in `@azure/storage-blob`. */
   listBlobsFlat(options?: { prefix?: string }): object;
 }
 
+/** Options of `azure()`. */
 export interface AzureOptions extends RemoteOptions {
   /** The name of the container, 3 to 63 characters. It must exist. */
   readonly container?: string;

@@ -2,6 +2,7 @@
 // verb needs a condition: two puts of one key bring the same bytes, and a late one overwrites nothing that differs.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 
+/** Where large bytes are kept: six verbs that any blob store can offer. */
 export interface BlobStore {
   /** Where the blobs are, for messages and logs. Never holds a secret. */
   readonly place: string;
@@ -38,8 +39,10 @@ export interface BlobStore {
   check(): Promise<BlobCheck>;
 }
 
+/** The bytes of a blob, at once or as a stream. */
 export type BlobData = Uint8Array | AsyncIterable<Uint8Array>;
 
+/** What the bytes of a put must be. */
 export interface BlobExpectation {
   /** How many bytes there must be. Also lets a store choose the size of its parts. */
   readonly size?: number;
@@ -47,7 +50,9 @@ export interface BlobExpectation {
   readonly sha256?: string;
 }
 
+/** A blob that is being read. */
 export interface BlobContent {
+  /** The size of the whole blob in bytes. */
   readonly size: number;
   /** In hexadecimal, lower case. */
   readonly sha256: string;
@@ -55,21 +60,29 @@ export interface BlobContent {
 
 /** From `start` (default 0) up to but not including `end` (default: the blob's end), as with `slice`. */
 export interface BlobRange {
+  /** The first byte, counted from 0. Default 0. */
   readonly start?: number;
+  /** The first byte that is not read. Default: the end of the blob. */
   readonly end?: number;
 }
 
+/** What is known of a blob without reading it. */
 export interface BlobHead {
+  /** Its size in bytes. */
   readonly size: number;
-  /** When it was last put, in ms since 1970, by the clock of the blob store. */
+  /** When it was last put, in milliseconds since 1970, by the clock of the blob store. */
   readonly modifiedAt: number;
 }
 
+/** A blob in a list. */
 export interface BlobEntry extends BlobHead {
+  /** Its key. */
   readonly key: string;
 }
 
+/** What a check of the blob store found. */
 export interface BlobCheck {
+  /** The folder, bucket or container. */
   readonly place: string;
   /** What `outlive check` prints: room, region, and the like. */
   readonly facts: Readonly<Record<string, string | number>>;

@@ -9,6 +9,7 @@ export const DELETES_AT_ONCE = 16;
 const DEFAULT_TIMEOUT_MS = 60_000;
 const MAX_TIMEOUT_MS = 3_600_000;
 
+/** Options of every blob store behind a network. */
 export interface RemoteOptions {
   /** What all keys start with, for instance "jobs/". It has the characters of keys and ends in a slash. Default: nothing. */
   readonly prefix?: string;

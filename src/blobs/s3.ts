@@ -32,9 +32,11 @@ import {
 
 /** An `S3Client` of `@aws-sdk/client-s3`, by the one method that is used. */
 export interface S3ClientLike {
+  /** As in `@aws-sdk/client-s3`. */
   send(command: never, options?: { abortSignal?: AbortSignal }): Promise<unknown>;
 }
 
+/** Options of `s3()`. */
 export interface S3Options extends RemoteOptions {
   /** The name of the bucket. It must exist. */
   readonly bucket: string;

@@ -32,7 +32,9 @@ export interface CollectOptions {
   readonly expect?: Readonly<Record<string, number>>;
 }
 
+/** What `engine.collect` returns. */
 export interface CollectionStarted {
+  /** The collection's id. */
   readonly id: string;
   /** False: there was a collection with this id, and it is as it was. */
   readonly created: boolean;
@@ -42,26 +44,35 @@ export interface CollectionStarted {
 export interface SeriesInfo {
   /** Null: not announced yet. */
   readonly expected: number | null;
+  /** How many parts are there. */
   readonly have: number;
   /** "3, 17-42"; of a series that is not announced, up to its highest part. Empty: nothing is missing. */
   readonly missing: string;
+  /** Their size together, in bytes. */
   readonly bytes: number;
 }
 
 /** A collection as people and programs see it. */
 export interface CollectionInfo {
+  /** The collection's id. */
   readonly id: string;
+  /** The name of its kind. */
   readonly kind: string;
+  /** Where it stands. */
   readonly state: CollectionState;
+  /** Its input. */
   readonly input: Json;
+  /** How far each series is. */
   readonly series: Readonly<Record<string, SeriesInfo>>;
   /** Messages of it that were put aside, each with the reason. At most 100 are listed. */
   readonly parked: readonly ParkedRow[];
+  /** When it was begun, in milliseconds since 1970. */
   readonly createdAt: number;
-  /** Of the latest change: a part, an announcement, or a new state. */
+  /** When it last changed (a part, an announcement, a new state), in milliseconds since 1970. */
   readonly updatedAt: number;
   /** When the latest part or announcement came. */
   readonly lastActivity: number;
+  /** Its states so far, with their times. */
   readonly transitions: readonly Transition[];
   /** Why it stands as it does. */
   readonly why: string;

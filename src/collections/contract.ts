@@ -19,10 +19,13 @@ export interface RequestRun extends TypedRun {
 
 /** A part as `done` reads it. */
 export interface CollectedPart {
+  /** Its number within the series, from 1. */
   readonly ordinal: number;
   /** Its name in the blob store. */
   readonly blob: string;
+  /** Its size in bytes. */
   readonly bytes: number;
+  /** The SHA-256 of its bytes, in hexadecimal. */
   readonly sha256: string;
   /** Its bytes. Throws, after the last one, if they are not those that were put. */
   stream(): AsyncIterable<Uint8Array>;
@@ -30,8 +33,11 @@ export interface CollectedPart {
 
 /** A collection whose parts are all there: the first argument of `done`. */
 export interface Collected<Input = Json> {
+  /** The collection's id. */
   readonly id: string;
+  /** Its input. */
   readonly input: Input;
+  /** How many parts and bytes each series has. */
   readonly series: Readonly<Record<string, { readonly parts: number; readonly bytes: number }>>;
   /** The parts of a series from 1 to the last, in constant memory. */
   parts(series: string): AsyncIterable<CollectedPart>;
@@ -39,9 +45,13 @@ export interface Collected<Input = Json> {
 
 /** A collection that ended without all of its parts: the first argument of `abandoned`. */
 export interface CollectionEnded<Input = Json> {
+  /** The collection's id. */
   readonly id: string;
+  /** Its input. */
   readonly input: Input;
+  /** How it ended. */
   readonly state: Extract<CollectionState, "abandoned" | "cancelled">;
+  /** The reason, in words; null if none was given. */
   readonly why: string | null;
   /** Per series: "3, 17-42". Of a series that was never announced: what is missing up to its highest part, and "...". */
   readonly missing: Readonly<Record<string, string>>;
@@ -67,10 +77,14 @@ type EndedHandler = (ended: CollectionEnded<never>, run: TypedRun) => unknown;
 /** By which a collection is known, also if the program's copy of outlive is not the command line's. */
 const COLLECTION = Symbol.for("outlive.collection");
 
+/** A kind of collection, made by `collection()`. */
 export class CollectionContract<In = unknown, Out = In> {
   readonly [COLLECTION] = true;
+  /** The kind's name. */
   readonly name: string;
+  /** Its options, checked and with their defaults. */
   readonly settings: CollectionSettings;
+  /** The schema of its input; null if it has none. */
   readonly input: StandardSchemaV1<In, Out> | null;
   /** The kinds of its jobs: what asks its producer, what follows its last part, its notification, what follows another end, and the clean-up. */
   readonly kinds: Readonly<

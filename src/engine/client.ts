@@ -51,6 +51,7 @@ export type ClientOptions = Pick<EngineOptions, "jobs" | "durability" | "sqlite"
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };
 
+/** Which jobs are listed, and from where on. */
 export interface ListOptions extends JobFilter {
   /** Most jobs on the page. Default 50, from 1 to 1000. */
   readonly limit?: number;
@@ -58,6 +59,7 @@ export interface ListOptions extends JobFilter {
   readonly after?: string;
 }
 
+/** Options of `enqueueMany`. */
 export interface EnqueueManyOptions<In> {
   /** The options of each job. Default: none. */
   readonly each?: (input: In, index: number) => EnqueueOptions;
@@ -70,6 +72,7 @@ const BATCH = 1_000;
 /** A batch of large inputs is cut sooner, so that memory stays constant. */
 const BATCH_CHARACTERS = 4 << 20;
 
+/** Enqueues, reads and changes jobs; runs none. Made by `connect()`. */
 export class Client {
   protected readonly store: Store;
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
@@ -521,6 +524,7 @@ export class Client {
     return this.#collections();
   }
 
+  /** Closes the connection to the store. What is under way ends first. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;

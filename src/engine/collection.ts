@@ -16,13 +16,16 @@ export type Bytes = number | `${number}${"KB" | "MB" | "GB"}`;
 
 /** The options of a collection, in addition to those of a job, which hold for the job that follows its last part. */
 export interface CollectionOptions {
+  /** The names of its series. */
   readonly series: readonly string[];
+  /** What a message may be. */
   readonly message?: {
     /** How many bytes one part may have, at most 512 MB. A larger one is refused, or parked. Default: 16MB. */
     readonly max?: Bytes;
   };
   /** How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others. Default: 256MB. */
   readonly memory?: Bytes;
+  /** When a collection that does not become complete is abandoned. */
   readonly abandonAfter?: {
     /** A collection to which nothing came for so long is abandoned. Default "1h"; from "10ms" to "3650d". */
     readonly idle?: Duration;

@@ -39,11 +39,15 @@ import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, Worker
 
 /** How this process and its store are. */
 export interface Health {
+  /** Whether the store is in order. */
   readonly ok: boolean;
+  /** What the store says about itself. */
   readonly store: Readonly<Record<string, string | number | boolean>>;
+  /** How many jobs of each kind are in which state. */
   readonly kinds: readonly KindCounts[];
   /** The worker of this process; null: none runs here. */
   readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number } | null;
+  /** The workers that the store knows. */
   readonly workers: readonly WorkerRow[];
 }
 
@@ -75,6 +79,7 @@ export interface Wiring {
   readonly processState: ProcessCheck;
 }
 
+/** A client that also runs jobs. Made by `open()`. */
 export class Engine extends Client {
   /** For supervisors, monitors and the command line: recovery by hand, deaths, and the store itself. */
   readonly operator: Operator;
@@ -406,10 +411,12 @@ export class Engine extends Client {
     await this.#setPaused(kind, true);
   }
 
+  /** Ends the pause of a kind: workers take its jobs again. */
   async resume(kind: { readonly name: string } | string): Promise<void> {
     await this.#setPaused(kind, false);
   }
 
+  /** How the store, the kinds and the workers are. */
   async health(): Promise<Health> {
     const [store, kinds, workers] = await Promise.all([this.store.inspect.health(), this.counts(), this.workers()]);
     const host = this.#host;

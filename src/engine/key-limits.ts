@@ -8,6 +8,7 @@ import { keyLimit, type KeyLimitOptions, keyPause, type KeyPauseOptions } from "
 /** At most this many keys are listed. */
 const MAX_LISTED = 1_000;
 
+/** `engine.limits`: reads and changes what is set for single keys. */
 export class KeyLimits {
   readonly #store: Store;
 

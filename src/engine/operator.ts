@@ -25,6 +25,7 @@ interface OperatedEngine {
   readonly report: () => Promise<Report | null>;
 }
 
+/** `engine.operator`: what a person does to the store in operation. */
 export class Operator {
   readonly #wiring: Wiring;
   readonly #engine: OperatedEngine;

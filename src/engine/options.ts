@@ -48,6 +48,7 @@ import {
 export interface EngineOptions {
   /** The kinds that this program knows. Only these can be enqueued and run here. Default: none. */
   readonly jobs?: readonly object[];
+  /** How often a worker shows that it is alive, and when it counts as lost. */
   readonly heartbeat?: {
     /** How often a worker reports that it is alive. Default "30s" on SQLite, "10s" on PostgreSQL; from "50ms" to "24d". */
     readonly interval?: Duration;
@@ -60,6 +61,7 @@ export interface EngineOptions {
     /** How long a worker's session may be missing on PostgreSQL before its work is taken, where no kernel can prove its death (another host). Default "3s"; from "500ms" to "3650d"; not longer than the lease. */
     readonly contact?: Duration;
   };
+  /** What recovery does, and what it waits for. */
   readonly recovery?: {
     /** `onCrash` of every kind that does not set it. Default "retry". */
     readonly onCrash?: CrashAction;
@@ -70,6 +72,7 @@ export interface EngineOptions {
     /** What an open does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing. Default "reindex". */
     readonly repair?: RepairMode;
   };
+  /** How long what has ended is kept. */
   readonly retention?: {
     /** How long finished jobs are kept. Default "7d"; at most "3650d". */
     readonly finished?: Duration;
@@ -82,6 +85,7 @@ export interface EngineOptions {
   readonly liveness?: string;
   /** "full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. Default "full". */
   readonly durability?: "full" | "relaxed";
+  /** Options of a store on SQLite. */
   readonly sqlite?: {
     /** Opens the file although this Node's SQLite has a known bug, or on Windows. Default false. */
     readonly allowUnsafe?: boolean;
@@ -92,7 +96,9 @@ export interface EngineOptions {
   readonly readOnly?: boolean;
   /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it. Default: the clock of this machine, or of the server. */
   readonly clock?: Clock;
+  /** Options of a store on PostgreSQL. */
   readonly postgres?: PostgresOptions;
+  /** Options of a store on Redis or Valkey. */
   readonly redis?: RedisOptions;
   /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
@@ -266,6 +272,7 @@ export interface RetryOptions {
   readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
 }
 
+/** How long a job waits before its next attempt. */
 export interface BackoffOptions {
   /** How the delay grows after each failure: base, 2 base, 4 base, ... or base, 2 base, 3 base, ... Default "exponential". */
   readonly type?: "exponential" | "linear";
@@ -285,6 +292,7 @@ export interface KindOptions {
   readonly maxRuntime?: Duration;
   /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
+  /** How often a failed job is tried again, and when. */
   readonly retry?: RetryOptions;
   /** What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it. Default: `recovery.onCrash`. */
   readonly onCrash?: CrashAction;

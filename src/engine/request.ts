@@ -40,6 +40,7 @@ export interface RequestOptions<In = never> {
   readonly maxResponse?: Size | { readonly to: "blob"; readonly max: Size };
   /** Which statuses are accepted answers. Default: 200 to 299. */
   readonly ok?: (status: number) => boolean;
+  /** How long each part of a call may take. */
   readonly timeouts?: {
     /** Until it is connected. Default "10s"; from "10ms" to "24d". */
     readonly connect?: Duration;
@@ -52,6 +53,7 @@ export interface RequestOptions<In = never> {
   };
   /** Which requests share limits, order, circuit and pauses. Default: the host of the URL. */
   readonly key?: (input: In) => string;
+  /** How many requests of one key run at once, and at which rate. */
   readonly limit?: {
     /** How many requests of a key are in flight at once, over all workers. Default: any number; from 1 to 100000. */
     readonly inFlight?: number;
@@ -64,12 +66,14 @@ export interface RequestOptions<In = never> {
   readonly order?: "none" | "strict";
   /** Whether keys take turns, so that a key with few requests does not wait behind one with many. Default false. */
   readonly fair?: boolean;
+  /** When a failing key is left alone for a while. */
   readonly breaker?: {
     /** After so many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
     readonly failures?: number;
     /** How long a circuit stays open at first; twice as long each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
     readonly pause?: Duration;
   };
+  /** When a failing key is switched off until a person resumes it. */
   readonly disable?: {
     /** Answers after which nothing is sent to the key until it is resumed. Default: [410]. */
     readonly statuses?: readonly number[];
@@ -80,6 +84,7 @@ export interface RequestOptions<In = never> {
   };
   /** The header `idempotency-key`, the same at each sending of a request. Default: "bare" for POST and PATCH, "off" for the others. */
   readonly idempotency?: "bare" | "quoted" | "off" | { readonly header: string };
+  /** Whether redirects are followed, and how many. */
   readonly redirects?: {
     /** How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer. Default 0; from 0 to 20. */
     readonly max?: number;
@@ -100,6 +105,7 @@ export interface RequestOptions<In = never> {
   readonly localAddress?: string;
   /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
+  /** How often a failed request is sent again, and when. */
   readonly retry?: RequestRetryOptions;
 }
 

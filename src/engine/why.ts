@@ -12,8 +12,11 @@ import { UNFIT } from "../worker/life.ts";
 
 /** The answer to "why is it not running?". */
 export interface Explanation {
+  /** The job's id. */
   readonly jobId: string;
+  /** The name of its kind. */
   readonly kind: string;
+  /** Where it stands. */
   readonly state: JobDetails["state"];
   /** Stable, for programs. */
   readonly because:
@@ -49,6 +52,7 @@ export interface Explanation {
   readonly text: string;
   /** The next thing to do; empty: nothing. */
   readonly next: string;
+  /** The facts behind the sentences, for programs. */
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 

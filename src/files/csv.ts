@@ -5,6 +5,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { badRow, type FileRow, Rows } from "./rows.ts";
 import { bytesOf, checkedMaxRecord, type FileSource, inUtf8, malformed, nameOf, type SourceOptions } from "./source.ts";
 
+/** Options of `csv()`. */
 export interface CsvOptions extends SourceOptions {
   /** The names of the fields, if the file has no header. Default: the first record, which is then not a row. */
   readonly columns?: readonly string[];
@@ -12,6 +13,7 @@ export interface CsvOptions extends SourceOptions {
   readonly delimiter?: string;
 }
 
+/** A record by the names of its columns. */
 export type CsvRow = Readonly<Record<string, string>>;
 
 /**

@@ -12,6 +12,7 @@ import {
   type SourceOptions,
 } from "./source.ts";
 
+/** Options of `ndjson()`. */
 export interface NdjsonOptions extends SourceOptions {
   /** What a bad line becomes: "row", an item with an error, so that it fails alone; or "stop", which ends the iteration with it. Default "row". */
   readonly badLines?: "row" | "stop";

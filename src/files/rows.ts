@@ -2,19 +2,26 @@
 // item with an error, so that it can fail alone. What makes the rest of a file doubtful ends the iteration with an error instead.
 import type { OutliveError } from "../job/errors.ts";
 
+/** A row of a file: its input, or why it can't be read. */
 export type FileRow<T> = GoodRow<T> | BadRow;
 
+/** A row that could be read. */
 export interface GoodRow<T> {
   /** The line of the file on which it begins; the first is 1. */
   readonly line: number;
+  /** The row. */
   readonly input: T;
+  /** Null: nothing is wrong with it. */
   readonly error: null;
 }
 
+/** A row that could not be read. */
 export interface BadRow {
+  /** The line on which it begins, counted from 1. */
   readonly line: number;
   /** The beginning of its text, at most 1,000 characters. */
   readonly input: string;
+  /** What is wrong with it, with line and column. */
   readonly error: OutliveError;
 }
 

@@ -10,6 +10,7 @@ import type { Json } from "./json.ts";
  * if more rows failed than it tolerates; aborted.
  */
 export const BATCH_STATES = ["open", "sealed", "aborting", "completed", "failed", "aborted"] as const;
+/** The states of a batch. */
 export type BatchState = (typeof BATCH_STATES)[number];
 
 export function hasEnded(state: BatchState): boolean {

@@ -9,6 +9,7 @@ import type { JobDraft } from "./job.ts";
  * the kind has one, was confirmed. abandoned and cancelled: it ended without all of its parts.
  */
 export const COLLECTION_STATES = ["requested", "collecting", "complete", "notified", "abandoned", "cancelled"] as const;
+/** The states of a collection. */
 export type CollectionState = (typeof COLLECTION_STATES)[number];
 
 /** Whether parts may still come. */
@@ -92,6 +93,7 @@ export type PartPlace = Pick<Part, "collection" | "series" | "ordinal">;
  * first stays. closed: the collection takes no parts any more. unknown: there is no such collection or series.
  */
 export const PUT_ANSWERS = ["accepted", "duplicate", "conflict", "closed", "unknown"] as const;
+/** What became of a part that was put. */
 export type PutAnswer = (typeof PUT_ANSWERS)[number];
 
 /** What a store knows about the place of a part before it is put. */
@@ -206,6 +208,7 @@ export function rangesText({ ranges, cut }: MissingOrdinals): string {
 }
 
 /** A message that was put aside, because it can't become a part. */
+/** A message that was set aside, with the reason. */
 export interface ParkedMessage {
   /** Made of what was parked, so that the same message is parked once. */
   readonly id: string;
@@ -220,7 +223,9 @@ export interface ParkedMessage {
   readonly bytes: number;
 }
 
+/** A parked message as the store keeps it. */
 export interface ParkedRow extends ParkedMessage {
+  /** When it was set aside, in milliseconds since 1970. */
   readonly at: number;
 }
 

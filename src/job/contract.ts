@@ -23,9 +23,13 @@ export type Handler<Out, Returned> = (
   run: TypedRun,
 ) => [Awaited<Returned>] extends [ResultOf<Awaited<Returned>>] ? Returned : ResultMustBeJson;
 
+/** A kind of job, made by `job()`. */
 export class JobContract<In = unknown, Out = In, Result = Json> {
+  /** The kind's name. */
   readonly name: string;
+  /** Its options, checked and with their defaults. */
   readonly settings: KindSettings;
+  /** The schema of its input; null if it has none. */
   readonly schema: StandardSchemaV1<In, Out> | null;
   /** Checks what the handler returns; null: any JSON. */
   readonly output: StandardSchemaV1<unknown, Result> | null;
@@ -33,6 +37,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly keysOf: ((input: never) => readonly JobKey[]) | null;
   /** The key by which a job with this input takes turns with the others of its kind; null: they take none. */
   readonly fairOf: ((input: never) => JobKey) | null;
+  /** The kind's own backoff function; null if it has none. */
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -66,6 +71,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     return this;
   }
 
+  /** What workers run; null if no handler is attached. */
   get handler(): ((input: never, run: Run) => unknown) | null {
     return this.#handler;
   }

@@ -8,6 +8,7 @@ import { encodeJson, type Json } from "./json.ts";
 import { nearest, storableText } from "./text.ts";
 import { type Clock, type Duration, durationMs, type Random } from "./time.ts";
 
+/** Options of an enqueue. */
 export interface EnqueueOptions {
   /** The job's id, if you have one: enqueueing it again adds nothing. Default: a new one that sorts by time. 1 to 255 characters. */
   readonly id?: string;

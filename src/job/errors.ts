@@ -180,6 +180,7 @@ export class TerminalError extends Error {
 /** Why `run.signal` was aborted. It is the signal's `reason`. */
 export class Interruption extends Error {
   override readonly name = "Interruption";
+  /** The reason, for programs. */
   readonly why: InterruptionReason;
 
   constructor(why: InterruptionReason, what: string) {
@@ -192,8 +193,11 @@ export type InterruptionReason = "lease-lost" | "timeout" | "cancelled" | "shutd
 
 /** What is kept of an error that a handler threw: text only, bounded, never the object. */
 export interface StoredError {
+  /** The error's name. */
   readonly name: string;
+  /** The error's message, at most 8,192 characters. */
   readonly message: string;
+  /** The error's stack, at most 16,384 characters. */
   readonly stack?: string;
   /** Of an end that the engine itself decided. */
   readonly code?: ErrorCode;

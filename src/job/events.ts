@@ -11,6 +11,7 @@ import type { StoredError } from "./errors.ts";
 import type { JobState, Outcome } from "./job.ts";
 import type { SkipReason } from "./schedules.ts";
 
+/** Every event of the engine, with its data. */
 export interface Events {
   /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
   "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
@@ -114,7 +115,9 @@ export interface Events {
   "worker.cleaned": { readonly worker: string; readonly lock: string | null };
   /** A worker of this process is about to register. Emitted before its row is written: a process that dies right after that is known by its worker's id. */
   "worker.registering": Omit<ProcessKey, "bootId"> & { readonly worker: string };
+  /** A worker began to take jobs. */
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
+  /** A worker was stopped. `released` is how many jobs it released. */
   "worker.stopped": { readonly worker: string; readonly released: number };
   /** This process's own worker was taken for dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };
@@ -126,9 +129,11 @@ export interface Events {
   "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
   /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */
   "lease.lost": { readonly worker: string; readonly held: number; readonly lateMs: number };
+  /** A heartbeat could not be written. `failures` counts those in a row. */
   "heartbeat.failed": { readonly worker: string; readonly error: StoredError; readonly failures: number };
   /** A write of an attempt that does not own its job any more was refused. */
   "write.rejected": Stale & { readonly text: string };
+  /** An attempt failed. `to` says whether the job runs again, `delayMs` when. */
   "job.failed": {
     readonly jobId: string;
     readonly kind: string;
@@ -137,8 +142,11 @@ export interface Events {
     readonly to: "queued" | "dead";
     readonly delayMs: number;
   };
+  /** A job failed for good. */
   "job.dead": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  /** A job is kept from running, because its workers died. */
   "job.quarantined": { readonly jobId: string; readonly kind: string; readonly reason: string };
+  /** A job succeeded. */
   "job.succeeded": {
     readonly jobId: string;
     readonly kind: string;
@@ -217,6 +225,7 @@ export interface Events {
   "listener.failed": { readonly event: string; readonly error: StoredError };
 }
 
+/** The names of the events. */
 export type EventName = keyof Events;
 
 /** Every event. True: it happens to every job, so it is built only for listeners that ask for it by name. */
@@ -281,6 +290,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
 /** For checks of names where no compiler has done it. */
 export const EVENT_NAMES = Object.keys(IS_FREQUENT) as readonly EventName[];
 
+/** An event with its name and its data. */
 export type EngineEvent = { [Name in EventName]: { readonly name: Name } & Events[Name] }[EventName];
 export type Listener<Name extends EventName> = (event: Events[Name]) => void;
 

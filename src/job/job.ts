@@ -8,6 +8,7 @@ import type { Became, DedupePolicy, JobKey, LimitSettings } from "./limits.ts";
 import type { KeptWait } from "./waits.ts";
 
 export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
+/** The states of a job. */
 export type JobState = (typeof JOB_STATES)[number];
 
 /** States that a job leaves only by an explicit, recorded retry. */
@@ -19,11 +20,13 @@ export function isTerminal(state: JobState): boolean {
 
 /** How often attempts of a job ended in each way that is not success. Raised when an attempt ends, never at the claim. */
 export interface Counters {
+  /** Attempts that failed with an error. */
   readonly errors: number;
   /** Deaths of a worker while this job was in flight. A new durable step sets it back. */
   readonly crashes: number;
   /** Those of the deaths in which nothing else that was suspect was in flight. Only these count toward quarantine. */
   readonly blamed: number;
+  /** Attempts that ran out of time. */
   readonly timeouts: number;
   /** Releases at no cost: a shutdown, a lost lease, a claim whose answer was lost. */
   readonly interruptions: number;
@@ -109,6 +112,7 @@ declare const RESULT: unique symbol;
 /** The id of a job whose result is a `Result`. A text like any other; only the compiler knows the difference. */
 export type JobId<Result = Json> = string & { readonly [RESULT]?: Result };
 
+/** What an enqueue returns. */
 export interface Enqueued<Result = Json> {
   /** The id of the job that is in the store now: the new one, or the unfinished one that holds the dedupe key. */
   readonly id: JobId<Result>;
@@ -146,25 +150,39 @@ export interface StoredStep {
 
 /** A job as `engine.get` and `engine.list` show it. */
 export interface JobInfo {
+  /** The job's id. */
   readonly id: string;
+  /** The name of its kind. */
   readonly kind: string;
+  /** Where it stands. */
   readonly state: JobState;
+  /** Higher ones run first; 0 unless the enqueue said otherwise. */
   readonly priority: number;
+  /** The key under which duplicates are noticed; null if it has none. */
   readonly dedupeKey: string | null;
+  /** When it was enqueued, in milliseconds since 1970. */
   readonly createdAt: number;
-  /** When it may be claimed, if a time was set or a retry waits; null: at once. */
+  /** When it may be claimed, in milliseconds since 1970, if a time was set or a retry waits; null: at once. */
   readonly runAt: number | null;
+  /** When its latest attempt began, in milliseconds since 1970; null before the first. */
   readonly startedAt: number | null;
+  /** When its attempt runs out of time, in milliseconds since 1970; null if it does not run. */
   readonly deadlineAt: number | null;
+  /** When it ended, in milliseconds since 1970; null if it has not. */
   readonly finishedAt: number | null;
   /** The worker of the latest attempt. */
   readonly worker: string | null;
+  /** How often the store has been restored or rolled back when the latest attempt began. */
   readonly epoch: number;
   /** The number of the latest attempt, which grows with every claim; 0: it was never claimed. */
   readonly attempt: number;
+  /** How its attempts ended, counted. */
   readonly counters: Counters;
+  /** How its latest attempt ended; null if none has. */
   readonly lastOutcome: Outcome | null;
+  /** The latest error; null if there was none. */
   readonly error: StoredError | null;
+  /** Whether it was asked to stop while it ran. */
   readonly cancelRequested: boolean;
   /** With how many suspects, itself included, it may run in one process; 0: with any number (isolation.ts). */
   readonly together: number;
@@ -184,16 +202,23 @@ export interface JobInfo {
 
 /** One entry of a job's history. A success writes none; everything abnormal does. */
 export interface HistoryEntry {
+  /** When it happened, in milliseconds since 1970. */
   readonly at: number;
+  /** What happened. */
   readonly event: string;
+  /** The state before. */
   readonly from: JobState;
+  /** The state after. */
   readonly to: JobState;
   /** Who did it: `worker/<id>`, `system/recovery`, `operator`. */
   readonly actor: string;
+  /** The store's epoch at that time. */
   readonly epoch: number;
   /** The number of the attempt that it is about, or after which it happened. */
   readonly attempt: number;
+  /** Why it happened, in words. */
   readonly reason: string;
+  /** The incident that it belongs to; null if there is none. */
   readonly incident: string | null;
 }
 
@@ -205,16 +230,22 @@ export interface LogLine {
 
 /** The whole story of one job. */
 export interface JobDetails extends JobInfo {
+  /** The job's input. */
   readonly input: unknown;
+  /** What its handler returned; null if it has not succeeded. */
   readonly result: unknown;
+  /** What it reported last by `run.progress`; null if nothing. */
   readonly progress: unknown;
+  /** The steps that are kept. */
   readonly steps: readonly {
     readonly name: string;
     readonly result: unknown;
     readonly at: number;
     readonly attempt: number;
   }[];
+  /** What happened to it, oldest first. */
   readonly history: readonly HistoryEntry[];
+  /** What it wrote by `run.log`, oldest first. */
   readonly log: readonly LogLine[];
   /**
    * What is not what was stored, because the store was damaged: "input", "result", "step NAME". It is shown as it is found and must

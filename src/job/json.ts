@@ -3,6 +3,7 @@
 import { ErrorCode, OutliveError } from "./errors.ts";
 import { storableText } from "./text.ts";
 
+/** What can be stored: JSON. */
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json | undefined };
 
 /** `T` itself if JSON can carry it, `never` where it can't: `Date`, `Buffer`, `bigint`, functions, symbols, class instances with methods. */

@@ -31,15 +31,19 @@ export interface KeyPause {
 
 /** One key as people see it. */
 export interface KeyState {
+  /** The limit's name. */
   readonly limit: string;
+  /** The key. */
   readonly key: string;
   /** What applies to it: that of its limit, and what it has of its own. */
   readonly applies: Omit<LimitSettings, "name">;
+  /** What was set for this key alone. */
   readonly own: KeyLimit;
   /** Jobs that run or are admitted. */
   readonly taken: number;
   /** Jobs that wait for its room; of a key by which a kind is fair, not those that only wait for its turn. */
   readonly held: number;
+  /** Since when, until when and why the key is paused; null if it is not. */
   readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
   /** Nothing starts before then; null: it is not held off. */
   readonly heldOffUntil: number | null;

@@ -19,6 +19,7 @@ export interface SubmittedWith<Context = Json> {
 
 /** What a submission came to. */
 export interface Submitted {
+  /** The batch's id. */
   readonly id: string;
   /** Rows of the batch, all together. */
   readonly rows: number;
@@ -30,8 +31,11 @@ export interface Submitted {
 
 /** A kind of batch as `batch()` makes it, as far as a submission has to know it. */
 export interface SubmittableBatch<In = unknown, Context = unknown> extends CuttableKind {
+  /** How its rows are cut into blocks, and how many of them may fail. */
   readonly settings: { readonly blockRows: number; readonly tolerance: Tolerance };
+  /** The schema of a row; null if it has none. */
   readonly row: StandardSchemaV1<In, unknown> | null;
+  /** The schema of the context; null if it has none. */
   readonly context: StandardSchemaV1<unknown, Context> | null;
 }
 

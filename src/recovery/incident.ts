@@ -16,17 +16,23 @@ import type { RecoveredJob } from "../stores/port.ts";
 import type { Resolution } from "./losses.ts";
 import type { RecoveryPass } from "./recover.ts";
 
+/** An incident as a list shows it. */
 export interface IncidentSummary {
+  /** The incident's id. */
   readonly id: string;
   /** The recovery pass this belongs to: deaths found together share one report. */
   readonly recovery: string;
+  /** The id of the worker that was lost. */
   readonly worker: string;
+  /** How it was lost. */
   readonly how: HowLost;
   /** What became of a worker that lost contact; null: not known yet, or its death was proven at once. */
   readonly resolution: Resolution | null;
+  /** When the loss was noticed, in milliseconds since 1970. */
   readonly detectedAt: number;
-  /** null: the recovery is not finished yet. */
+  /** When the recovery ended, in milliseconds since 1970; null: not yet. */
   readonly completedAt: number | null;
+  /** How many jobs the worker held. */
   readonly jobCount: number;
 }
 
@@ -79,10 +85,13 @@ export function withLastWord(known: string | null, lastWord: string | null): str
  * line prints them as ISO 8601.
  */
 export interface RecoveryReport {
+  /** The report's id. */
   readonly id: string;
+  /** When the recovery began, in milliseconds since 1970. */
   readonly startedAt: number;
-  /** null: not finished yet. */
+  /** When it ended, in milliseconds since 1970; null: not yet. */
   readonly completedAt: number | null;
+  /** How long it took, in milliseconds; null while it goes on. */
   readonly durationMs: number | null;
   /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
   readonly integrity: string;
@@ -98,9 +107,13 @@ export interface RecoveryReport {
   readonly remarks: readonly string[];
   /** What the open found out about the store itself; null: only the verdict is known. */
   readonly store: ReportedStore | null;
+  /** The id of the worker that recovered. */
   readonly by: string;
+  /** The ids of the incidents. */
   readonly incidents: readonly string[];
+  /** Every job that was held, with what became of it. */
   readonly recoveredJobs: readonly ReportedJob[];
+  /** The workers that were lost. */
   readonly deadWorkers: readonly ReportedWorker[];
   /**
    * Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed individually are in

@@ -13,6 +13,7 @@ import type { RetryPolicy } from "./outcome.ts";
 import type { Secret } from "./secrets.ts";
 import type { Signer } from "./sign.ts";
 
+/** The methods that a request may use. */
 export type Method = "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "QUERY" | "POST" | "PATCH";
 
 /** What is sent. Made by `send` at each attempt and never stored. */
@@ -25,7 +26,9 @@ export interface Sent {
   readonly query?: Readonly<Record<string, string | number | boolean | Secret>>;
   /** The body: JSON, a form, or a text or bytes as they are. At most one of the three. */
   readonly json?: unknown;
+  /** The body as the fields of a form. */
   readonly form?: Readonly<Record<string, string>>;
+  /** The body as it is. */
   readonly body?: string | Uint8Array;
   /** Signs it: `standardWebhooks(secret("NAME"))`, or a function of your own. */
   readonly sign?: Signer;
@@ -33,6 +36,7 @@ export interface Sent {
 
 /** The answer, as `onResponse` gets it. */
 export interface ResponseOf<In = Json, Body = Json> {
+  /** The status code. */
   readonly status: number;
   /** Names in lower case. Of a name that came twice all values, joined by a comma; `set-cookie` is not kept. */
   readonly headers: Readonly<Record<string, string>>;
@@ -42,11 +46,15 @@ export interface ResponseOf<In = Json, Body = Json> {
   readonly blob: { readonly blob: string; readonly bytes: number; readonly sha256: string } | null;
   /** The input of the request. */
   readonly input: In;
+  /** The id of the request, which is the id of its job. */
   readonly requestId: string;
   /** How often it was claimed, up to this answer. */
   readonly attempts: number;
+  /** When it was sent, in milliseconds since 1970. */
   readonly sentAt: number;
+  /** How long the response took, in milliseconds. */
   readonly durationMs: number;
+  /** How many redirects were followed. */
   readonly redirects: number;
 }
 
@@ -63,24 +71,33 @@ export type RequestFault =
 
 /** What `onError` gets. */
 export interface RequestFailure<In = Json> {
+  /** What kind of failure it was. */
   readonly is: RequestFault;
+  /** What happened, in words. */
   readonly message: string;
   /** Of an answer; null: there was none. */
   readonly status: number | null;
   /** The beginning of the answer's body as text, at most 4 KB; null: there was none. */
   readonly body: string | null;
+  /** The request's input. */
   readonly input: In;
+  /** The id of the request, which is the id of its job. */
   readonly requestId: string;
+  /** How often it was sent. */
   readonly attempts: number;
 }
 
 /** What `onUnknown` gets: it was sent, and nobody knows what became of it. */
 export interface UnknownOutcome<In = Json> {
+  /** The request's input. */
   readonly input: In;
+  /** The id of the request, which is the id of its job. */
   readonly requestId: string;
   /** The attempt that was sent. */
   readonly attempt: number;
+  /** When it was sent, in milliseconds since 1970. */
   readonly sentAt: number;
+  /** Why its outcome is unknown, in words. */
   readonly message: string;
   /** The idempotency key that it was sent with; null: none. */
   readonly idempotencyKey: string | null;
@@ -147,15 +164,22 @@ export interface CallbackKinds {
 
 /** What a request comes to where nothing handles its answer. */
 export interface RequestResult {
+  /** The status code. */
   readonly status: number;
+  /** The size of the response's body in bytes. */
   readonly bytes: number;
+  /** How long the response took, in milliseconds. */
   readonly durationMs: number;
 }
 
+/** A kind of request, made by `request()`. */
 export class RequestContract<In = unknown, Out = In, Body = Json> extends JobContract<In, Out, RequestResult> {
   readonly [REQUEST] = true;
+  /** Its options, checked and with their defaults. */
   readonly request: RequestSettings;
+  /** Makes the request of an input. */
   readonly send: (input: never) => Sent;
+  /** The kinds of its callbacks, each a job of its own. */
   readonly callbacks: CallbackKinds;
 
   constructor(

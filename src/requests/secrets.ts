@@ -4,6 +4,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** Stands for a secret in headers, queries, signatures and certificates. */
 export class Secret {
+  /** The name under which its value is looked up. */
   readonly name: string;
   readonly #prefix: string;
 
@@ -12,6 +13,7 @@ export class Secret {
     this.#prefix = prefix;
   }
 
+  /** What precedes the value, such as `Bearer `. */
   get prefix(): string {
     return this.#prefix;
   }
@@ -21,6 +23,7 @@ export class Secret {
     return `[secret ${this.name}]`;
   }
 
+  /** The same as `toString`: never the value. */
   toJSON(): string {
     return this.toString();
   }

@@ -6,10 +6,15 @@ import type { Secret } from "./secrets.ts";
 
 /** What a signature is made of. */
 export interface Signable {
+  /** The id of the request. */
   readonly id: string;
+  /** When it is sent, in milliseconds since 1970. */
   readonly sentAt: number;
+  /** Its method, in capitals. */
   readonly method: string;
+  /** Its whole address. */
   readonly url: URL;
+  /** The bytes of its body. */
   readonly body: Uint8Array;
   /** The value of a secret. */
   readonly secret: (secret: Secret) => Promise<string>;

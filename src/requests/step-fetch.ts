@@ -11,6 +11,7 @@ import { Secrets } from "./secrets.ts";
 import { Sender } from "./sender.ts";
 import type { Answer, NoAnswer } from "./wire.ts";
 
+/** Options of a `fetch` whose calls are steps. */
 export interface StepFetchOptions {
   /** What is done if a POST or PATCH was sent and its outcome is not known: "resend" it, or "fail" the job. Other methods are sent again. */
   readonly ifUnknown: Exclude<IfUnknown, "ask">;

@@ -21,11 +21,13 @@ import { type Calendar, calendarFor, zoneDataVersion } from "./calendar.ts";
 
 /** What an input function gets. */
 export interface PlannedFor {
+  /** The name of the schedule. */
   readonly schedule: string;
   /** The occurrence: an instant in ISO 8601, in UTC. */
   readonly at: string;
 }
 
+/** When a schedule fires, with which input, and what becomes of what it missed. */
 export interface ScheduleOptions<In = Json> {
   /** A cron pattern of five parts, or six with seconds first, at most 100 characters. Either this or `every`. */
   readonly cron?: string;
@@ -69,8 +71,11 @@ const DAY_MS = 86_400_000;
 
 /** A schedule in a program's code. */
 export class ScheduleDeclaration {
+  /** The schedule's name. */
   readonly name: string;
+  /** The kind of job that it enqueues. */
   readonly contract: AnyContract;
+  /** When it fires, and with which input. */
   readonly options: ScheduleOptions<never>;
 
   constructor(name: string, contract: AnyContract, options: ScheduleOptions<never>) {

@@ -12,21 +12,31 @@ import { changeRow } from "./firing.ts";
 
 /** A schedule as people see it. */
 export interface ScheduleInfo {
+  /** The schedule's name. */
   readonly name: string;
+  /** The kind of job that it enqueues. */
   readonly kind: string;
+  /** When it fires: a cron expression with its zone, or an interval. */
   readonly timing: Timing;
+  /** What becomes of occurrences that no worker could fire in time. */
   readonly missed: ScheduleRow["missed"];
+  /** How late a missed occurrence may still be fired, in milliseconds. */
   readonly withinMs: number;
+  /** What becomes of an occurrence whose predecessor has not ended. */
   readonly overlap: ScheduleRow["overlap"];
+  /** By how many milliseconds at most an occurrence is put off at random. */
   readonly jitterMs: number;
-  /** The next occurrence, in ms; null: it is paused without an end, or has none. */
+  /** The next occurrence, in milliseconds since 1970; null: it is paused without an end, or has none. */
   readonly nextAt: number | null;
+  /** The last occurrence that was fired, in milliseconds since 1970; null if none was. */
   readonly lastAt: number | null;
   /** The job of the latest occurrence. */
   readonly lastJob: string | null;
   /** How many occurrences were enqueued, and how many were not, by the reason. */
   readonly fired: number;
+  /** How many occurrences were skipped, and why. */
   readonly skipped: ScheduleRow["skipped"];
+  /** Since when and why it is paused; null if it is not. */
   readonly paused: {
     readonly reason: string;
     readonly by: string;
@@ -43,12 +53,13 @@ export interface ScheduleInfo {
 
 /** One planned run. */
 export interface PreviewedOccurrence {
-  /** In ms. */
+  /** When it is, in milliseconds since 1970. */
   readonly at: number;
   /** The difference of the zone to UTC then, "+02:00". */
   readonly offset: string;
 }
 
+/** Options of a schedule's pause. */
 export interface SchedulePauseOptions {
   /** Why, for people. Default: "". */
   readonly reason?: string;
@@ -72,6 +83,7 @@ export interface ScheduleClientDeps {
   readonly declared: ReadonlyMap<string, ScheduleDeclaration>;
 }
 
+/** `engine.schedules`: reads and changes the schedules of the store. */
 export class ScheduleClient {
   readonly #deps: ScheduleClientDeps;
 
@@ -110,6 +122,7 @@ export class ScheduleClient {
     return rows.map((row) => infoOf(row, live));
   }
 
+  /** The schedule of that name; null if there is none. */
   async get(name: string): Promise<ScheduleInfo | null> {
     assertKey(name, "The schedule's name");
     const row = await this.#deps.schedules.get(name);
@@ -153,6 +166,7 @@ export class ScheduleClient {
     await this.#change(name, (row) => pausedRow(row, { reason, by, at, until: ends }));
   }
 
+  /** Ends the schedule's pause. What it missed meanwhile is treated as its `missed` says. */
   async resume(name: string): Promise<void> {
     const now = await this.#deps.schedules.now();
     await this.#change(name, (row) => (row.pause === null ? null : resumedRow(row, now)));

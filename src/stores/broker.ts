@@ -5,6 +5,7 @@ import type { Json } from "../job/json.ts";
 /** Where a message goes: a queue by its name, or an exchange with a routing key. */
 export type PublishTarget = string | { readonly exchange: string; readonly routingKey: string };
 
+/** Options of a message to be published. */
 export interface PublishOptions {
   /** Further headers. Default: none. */
   readonly headers?: Readonly<Record<string, string | number>>;
@@ -19,14 +20,17 @@ export interface OutgoingMessage {
   readonly headers: Readonly<Record<string, string | number>>;
 }
 
-/** Where a producer sends header and parts of a collection. */
-export interface Wire {
+/** Where a producer sends header and parts of a collection. A type, because it goes out as JSON, which no interface fits. */
+export type Wire = {
+  /** The exchange to which producers publish. */
   readonly exchange: string;
+  /** The routing key of headers. */
   readonly header: string;
+  /** The routing key of parts. */
   readonly part: string;
   /** The queues behind them. */
   readonly queues: { readonly header: string; readonly part: string };
-}
+};
 
 /** A message as a broker delivers it. */
 export interface Delivery {

@@ -44,16 +44,23 @@ export interface WorkerRecord extends ProcessKey {
   readonly lock: LockEvidence;
 }
 
+/** A worker as the store knows it. */
 export interface WorkerRow extends WorkerRecord {
+  /** Whether it runs, has stopped or is dead. */
   readonly state: WorkerState;
+  /** When it started, in milliseconds since 1970. */
   readonly startedAt: number;
+  /** When its last heartbeat was written, in milliseconds since 1970. */
   readonly heartbeatAt: number;
   /** Grows with every heartbeat. A worker is silent while this number stands still. */
   readonly beats: number;
+  /** How late its event loop was at the last heartbeat, in milliseconds. */
   readonly loopLagMs: number;
+  /** How many jobs it held at the last heartbeat. */
   readonly heldCount: number;
   /** The ids of the first few, if requested. */
   readonly heldIds?: readonly string[];
+  /** What it wrote about its own end, if it could; null otherwise. */
   readonly lastWord: string | null;
   /** True: the row came back with a backup. Its worker can't write any more, whether or not its process is alive. */
   readonly restored?: true;

@@ -71,6 +71,7 @@ export type KeyQuery =
   /** Of one limit; null: of all. At most `most` of them. */
   | { readonly limit: string | null; readonly most: number };
 
+/** A page of a list of jobs. */
 export interface ListPage {
   /** May be fewer than were asked for although more follow: a page is also bounded by how many rows it reads. */
   readonly jobs: readonly JobInfo[];
@@ -78,8 +79,11 @@ export interface ListPage {
   readonly next: string | null;
 }
 
+/** How many jobs of a kind are in which state. */
 export interface KindCounts {
+  /** The kind's name. */
   readonly kind: string;
+  /** Whether workers take no jobs of this kind. */
   readonly paused: boolean;
   /** Could be claimed now. */
   readonly ready: number;
@@ -89,10 +93,15 @@ export interface KindCounts {
   readonly delayed: number;
   /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
   readonly held: number;
+  /** Jobs that a worker holds. */
   readonly running: number;
+  /** Jobs that succeeded and are not purged yet. */
   readonly succeeded: number;
+  /** Jobs that failed for good. */
   readonly dead: number;
+  /** Jobs that were cancelled. */
   readonly cancelled: number;
+  /** Jobs that are kept from running because their workers died. */
   readonly quarantined: number;
 }
 
@@ -235,6 +244,7 @@ export interface Finding {
   readonly text: string;
 }
 
+/** Options of a backup. */
 export interface BackupOptions {
   /** Replaces a file of that name. Default false: it is refused. */
   readonly force?: boolean;
@@ -246,8 +256,11 @@ export interface BackupOptions {
 
 /** A copy that is complete, sound and on the disk. */
 export interface Backup {
+  /** The path of the copy. */
   readonly file: string;
+  /** Its size in bytes. */
   readonly bytes: number;
+  /** How long it took, in milliseconds. */
   readonly tookMs: number;
 }
 
@@ -328,6 +341,7 @@ export type Verdict = "PASSED" | "REPAIRED" | "FAILED" | "UNFINISHED" | "NOT_CHE
 
 /** What an open found out about the store before recovery; a recovery pass by a worker checks nothing. */
 export interface StoreFindings {
+  /** What the check of the file found. */
   readonly integrity: Verdict;
   /** What the store did to itself during this open. Stored with every incident of the pass. */
   readonly summary?: StoreNote;
@@ -335,6 +349,7 @@ export interface StoreFindings {
   readonly check?: IntegrityCheck | null;
   /** What was repaired; null: nothing needed repair. */
   readonly repair?: Repair | null;
+  /** What contradicts itself in the store. */
   readonly inconsistencies?: readonly Inconsistency[];
   /** What the store had to correct, or could not correct. Without lines it is not noteworthy. */
   readonly notice?: StoreNote;
@@ -398,22 +413,31 @@ export type RepairMode = "off" | "reindex" | "auto";
 /** quick: the structure of every page. full: also that indexes agree with their tables. */
 export type CheckDepth = "quick" | "full";
 
+/** A check of the store's file. */
 export interface IntegrityCheck {
+  /** What it found; `UNFINISHED` if its time was up first. */
   readonly verdict: "PASSED" | "FAILED" | "UNFINISHED";
+  /** How much of the file it read. */
   readonly depth: CheckDepth;
   /** At most 100. */
   readonly findings: readonly string[];
+  /** How long it took, in milliseconds. */
   readonly tookMs: number;
 }
 
 /** What one step of a repair did. */
 export interface RepairStep {
+  /** What was tried. */
   readonly step: "set-wal-aside" | "reindex" | "vacuum" | "salvage";
+  /** Whether it succeeded. */
   readonly ok: boolean;
+  /** What it did, or why it failed, in words. */
   readonly detail: string;
 }
 
+/** What a repair did. */
 export interface Repair {
+  /** What was tried, in order. */
   readonly steps: readonly RepairStep[];
   /** True if a full check after it found nothing. */
   readonly sound: boolean;
@@ -423,10 +447,11 @@ export interface Repair {
   readonly salvage: Salvage | null;
 }
 
+/** What a salvage brought over into a new file. */
 export interface Salvage {
   /** Where the damaged file is kept. */
   readonly keptAs: string;
-  /** The newest change that survived, in ms of the store's clock; null: none did. */
+  /** When the newest change that survived was made, in milliseconds since 1970 by the store's clock; null: none did. */
   readonly recoveryPointAt: number | null;
   /** Rows copied and rows known to be lost, by table; `lost` null: not countable. */
   readonly tables: readonly { readonly table: string; readonly rows: number; readonly lost: number | null }[];
@@ -453,6 +478,7 @@ export interface RepairOptions {
 
 /** Rows that contradict each other. */
 export interface Inconsistency {
+  /** What contradicts itself. */
   readonly what:
     | "running-without-owner"
     | "gone-worker-holds-jobs"
@@ -474,10 +500,12 @@ export interface Inconsistency {
   readonly detail: string;
   /** What it is about: ids of jobs, workers, kinds, batches or locks; at most 20. */
   readonly names: readonly string[];
+  /** How often it was found. */
   readonly count: number;
 }
 
 /** A full check together with contradictions found in the rows. */
 export interface IntegrityReport extends IntegrityCheck {
+  /** What contradicts itself in the store. */
   readonly inconsistencies: readonly Inconsistency[];
 }

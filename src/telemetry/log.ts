@@ -7,8 +7,11 @@ import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
 export interface Logger {
+  /** Writes something that happens in normal operation. */
   info(message: string, data?: object): void;
+  /** Writes something that a person should look at. */
   warn(message: string, data?: object): void;
+  /** Writes something that failed. */
   error(message: string, data?: object): void;
 }
 
@@ -298,6 +301,7 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
 // Two ways of writing the log, one line per fact: for people and for machines. Secrets are taken out here, and nothing in a text can start
 // a second line. For people the places in their own code that an error came from follow its line, indented.
 
+/** Options of the log writer. */
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
   readonly write?: (line: string) => void;

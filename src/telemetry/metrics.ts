@@ -14,6 +14,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 /** What is measured: an engine. */
 export type Measured = MeasuredProcess & MeasuredStore;
 
+/** Options of the metrics. */
 export interface MetricsOptions {
   /** Where the metrics go. Default: prom-client's global registry. One engine per registry. */
   readonly registry?: Registry;

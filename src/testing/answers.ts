@@ -14,13 +14,19 @@ export type CannedAnswer =
     }
   | { readonly error: "unsent" | "cut" };
 
+/** A request as it would have gone out. */
 export interface SentRequest {
+  /** Its method, in capitals. */
   readonly method: string;
+  /** Its whole address, query included. */
   readonly url: string;
+  /** Its headers; names are in lower case. */
   readonly headers: Readonly<Record<string, string>>;
+  /** Its body as text; empty if it has none. */
   readonly body: string;
 }
 
+/** Canned responses in place of the network, and what was sent to them. */
 export interface Answers {
   /** For `open({ network })`. */
   readonly network: Wire;

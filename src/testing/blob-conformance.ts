@@ -13,6 +13,7 @@ export interface ConformanceBlobs {
   cleanup(): Promise<void>;
 }
 
+/** Makes an empty blob store for one test. */
 export type MakeBlobs = (t: TestContext) => Promise<ConformanceBlobs>;
 
 /** More than one part in every adapter, whose parts have 8 MiB. */

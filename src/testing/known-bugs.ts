@@ -6,10 +6,13 @@ export type Showing =
   | { readonly suite: "conformance" }
   | { readonly suite: "crash" | "simulator" | "postgres"; readonly test: string };
 
+/** A bug that other engines had, and the tests that show that Outlive does not have it. */
 export interface KnownBug {
+  /** Its number in this list; it never changes. */
   readonly number: number;
   /** What happened, and to whom. */
   readonly happened: string;
+  /** The tests that show it. */
   readonly shown: readonly Showing[];
   /** The feature that must exist before it can be shown; null: it is shown. */
   readonly waitsFor: string | null;
@@ -17,6 +20,7 @@ export interface KnownBug {
 
 const conformance: Showing = { suite: "conformance" };
 
+/** Real bugs of this field, each with the tests that show that Outlive does not have it. */
 export const KNOWN_BUGS: readonly KnownBug[] = [
   knownBug(
     1,

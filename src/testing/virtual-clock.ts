@@ -3,6 +3,7 @@
 // manually.
 import type { Clock } from "../job/time.ts";
 
+/** A clock that a test moves: nothing waits in real time. */
 export interface VirtualClock extends Clock {
   /**
    * Moves both clocks forward by `ms`. Each due timer runs at its own instant, in order. After each task one turn of

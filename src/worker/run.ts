@@ -21,6 +21,7 @@ export type RunCall = "step" | "heartbeat" | "progress" | "log" | "enqueue" | "h
 
 /** What a job was planned for. */
 export interface Scheduled {
+  /** The name of the schedule. */
   readonly schedule: string;
   /** The occurrence: an instant in ISO 8601, in UTC. */
   readonly at: string;
@@ -105,16 +106,19 @@ export type RunEnqueue = (kind: never, input: never, options?: never) => Promise
 
 export type RunEnqueueMany = (kind: never, inputs: never, options?: never) => Promise<string[]>;
 
+/** Options of `run.sleep` and `run.sleepUntil`. */
 export interface SleepOptions {
   /** Instead of its position: by it a changed handler finds the same sleep again. Default: the number of the sleep. */
   readonly name?: string;
 }
 
+/** Options of `run.wait` and `run.results`. */
 export interface WaitOptions {
   /** How long to wait at most. Default: without an end. */
   readonly timeout?: Duration;
 }
 
+/** Options of `run.waitForSignal`. */
 export interface SignalOptions<T> extends WaitOptions {
   /** Checks what was sent. A payload that does not fit fails the attempt. Default: any JSON. */
   readonly schema?: StandardSchemaV1<unknown, T>;

@@ -25,6 +25,7 @@ import { codeOf, explained, folderMissing } from "./errors.ts";
 import { Folders, keyConflict } from "./folders.ts";
 import { INCOMING, incomingName, sweep } from "./leftovers.ts";
 
+/** Options of `fileSystem()`. */
 export interface FileSystemOptions {
   /** The folder of the blobs. It is created if only its last part is missing. Nothing else may be in it. */
   readonly folder: string;

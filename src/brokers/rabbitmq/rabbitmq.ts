@@ -6,6 +6,7 @@ import { RabbitmqConsumption } from "./consumption.ts";
 import { Publisher } from "./publisher.ts";
 import { wireOf } from "./topology.ts";
 
+/** Options of `rabbitmq()`. */
 export interface RabbitmqOptions {
   /** How often broker and client show each other that they live, in seconds. After two missed ones the connection has ended. Default 10; from 1 to 60. */
   readonly heartbeat?: number;
@@ -16,6 +17,7 @@ export function rabbitmq(url: string, { heartbeat = 10 }: RabbitmqOptions = {}):
   return new Rabbitmq(url, heartbeat);
 }
 
+/** A connection to RabbitMQ, made by `rabbitmq()`. */
 export class Rabbitmq implements Broker {
   readonly place: string;
   readonly consumes: { readonly queue: string; readonly kind: { readonly name: string } }[] = [];
@@ -63,6 +65,7 @@ export class Rabbitmq implements Broker {
     return new RabbitmqConsumption(this.#address, kinds, news);
   }
 
+  /** Closes both connections. Messages that are not acknowledged are delivered again. */
   close(): Promise<void> {
     return this.#publisher.close();
   }

@@ -8,6 +8,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
  * to it.
  */
 export interface PostgresPool {
+  /** A connection of the pool, as in `pg`. */
   // oxlint-disable-next-line typescript/no-explicit-any -- a client of `pg`; its types are the user's to have
   connect(): Promise<any>;
   /** What the pool was made of. */

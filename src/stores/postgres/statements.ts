@@ -21,6 +21,7 @@ export interface TransactingSession extends Session {
 
 /** A client of `pg` as far as we and users' query builders need it. */
 export interface PostgresClient {
+  /** Runs a statement, as in `pg`. */
   // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
   query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
 }

@@ -34,6 +34,7 @@ import type { Settling } from "./settle.ts";
 import { sendSignal } from "./waits.ts";
 import type { FileAccess } from "./writer.ts";
 
+/** A value that a statement takes. */
 export type SqlValue = SQLInputValue | boolean;
 
 /**

@@ -94,6 +94,7 @@ export interface ConformanceStores {
   readonly restore?: Restore;
 }
 
+/** Restores an earlier state of a store, as from a backup. */
 export interface Restore {
   /** The row of worker `id` becomes that of worker `to`, with the same short number: another worker has it after a restore. */
   renameWorker(id: string, to: string): Promise<void>;
@@ -101,12 +102,17 @@ export interface Restore {
   comeBack(): Promise<void>;
 }
 
+/** Damages what the store keeps of one job. */
 export type Damage = (id: string, what: "input" | "result" | "step") => Promise<void>;
 
+/** Makes an empty store for one test. */
 export type MakeStores = (t: TestContext) => Promise<ConformanceStores>;
 
+/** The clock of a store under test. */
 export interface SteeredClock {
+  /** The time in milliseconds since 1970. */
   now(): number;
+  /** Moves the clock ahead by so many milliseconds. */
   advance(ms: number): Promise<void>;
 }
 

@@ -9,6 +9,7 @@ import { encodeJson, type Json } from "../../job/json.ts";
 import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
+/** Options of `crashTest`. */
 export interface CrashTestOptions<In> {
   /** The module that exports the job with its handler: `new URL("./jobs.ts", import.meta.url)`. */
   readonly module: string | URL;
@@ -30,16 +31,21 @@ export interface CrashTestOptions<In> {
 
 /** One run: killed at `point`, then finished by another process. */
 export interface CrashRun extends Repeated {
+  /** The write before or after which the process was killed. */
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
   /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
   readonly ended: string;
+  /** What went wrong in this run; null if nothing did. */
   readonly error: string | null;
 }
 
+/** What `crashTest` found. */
 export interface CrashReport {
+  /** The kind of the job under test. */
   readonly kind: string;
+  /** One run for each point at which the process was killed. */
   readonly runs: readonly CrashRun[];
   /** True if in every run the point was reached, the job succeeded and no effect happened twice without a key. */
   readonly ok: boolean;
