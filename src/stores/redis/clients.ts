@@ -6,12 +6,15 @@ import type { WireAddress } from "./driver.ts";
 
 /** A client of one of the libraries, as far as it is looked at. */
 export interface RedisClientLike {
+  /** What it was made with. */
   readonly options?: unknown;
+  /** By this a client is recognized; it is not called. */
   duplicate(): unknown;
 }
 
 /** What an adapter returns, for `redis.client`. */
 export interface AdaptedClient extends RedisClientLike {
+  /** The package that makes the connections. */
   readonly by: NonNullable<WireAddress["by"]>;
 }
 
