@@ -26,9 +26,9 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --store sqlite|postgres, --kills N, --seed N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
-  --store sqlite|postgres, --seed N, --workers N, --keys N, --keep
+  --store sqlite|postgres|redis, --seed N, --workers N, --keys N, --keep
   --kills N                 default 200; without --scenario, mixed has all of them and each other scenario half as many
-  --scenario A,B            mixed, one-per-key, pace, fairness (sqlite), schedules, open-transaction and sql-reclaim (postgres); default all of the
+  --scenario A,B            mixed, one-per-key, pace, fairness, schedules, open-transaction and sql-reclaim (postgres); default all of the
                             store. Below 100 kills, fairness, schedules and open-transaction are smaller in proportion
   --ended-within MS         how long all jobs may take to end after the last kill, default 120000
   --plant A,B               the controls: limit, rate, room, fair, order, signals, wakes, events, schedules

@@ -96,6 +96,7 @@ export class CollectionClient {
   readonly #deps: CollectionClientDeps;
   #intake: Intake | undefined;
 
+  /** Use the engine. @internal */
   constructor(deps: CollectionClientDeps) {
     this.#deps = deps;
   }

@@ -74,25 +74,27 @@ const BATCH_CHARACTERS = 4 << 20;
 
 /** Enqueues, reads and changes jobs; runs none. Made by `connect()`. */
 export class Client {
+  /** @internal */
   protected readonly store: Store;
+  /** @internal */
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly #newId: () => string;
   readonly #release: () => Promise<void>;
   readonly #events: Emitter;
-  /** The kinds of batches that this program knows. */
+  /** The kinds of batches that this program knows. @internal */
   protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
   #batchClient: BatchClient | undefined;
-  /** The schedules that this program declares. */
+  /** The schedules that this program declares. @internal */
   protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
   #schedules: ScheduleClient | undefined;
-  /** The kinds of collections that this program knows. */
+  /** The kinds of collections that this program knows. @internal */
   protected readonly collectionKinds: ReadonlyMap<string, AnyCollection>;
   readonly #blobs: BlobStore | null;
   #collectionClient: CollectionClient | undefined;
   #closed = false;
 
-  /** Use `connect` or `open`. */
+  /** Use `connect` or `open`. @internal */
   constructor(
     store: Store,
     contracts: ReadonlyMap<string, AnyContract>,
@@ -304,7 +306,7 @@ export class Client {
     return { job: await this.ingestAs(this.#newId(), batch as unknown as AnyBatch, source, options) };
   }
 
-  /** As `ingest`, by a job of this id. */
+  /** As `ingest`, by a job of this id. @internal */
   protected async ingestAs(
     id: string,
     batch: AnyBatch,
@@ -519,7 +521,7 @@ export class Client {
     }));
   }
 
-  /** For what consumes messages in this process. */
+  /** For what consumes messages in this process. @internal */
   protected get collectionClient(): CollectionClient {
     return this.#collections();
   }
@@ -536,6 +538,7 @@ export class Client {
     return this.close();
   }
 
+  /** @internal */
   protected draft(
     contract: AnyContract,
     input: unknown,
@@ -547,6 +550,7 @@ export class Client {
     return makeDraft(contract, input, options, newId);
   }
 
+  /** @internal */
   protected assertKnown(contract: { readonly name: string } | undefined): void {
     // Undefined is what a circle of imports makes of a contract.
     if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);

@@ -13,7 +13,6 @@ import type { RequestWorker } from "../requests/request-worker.ts";
 import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
-import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -94,7 +93,7 @@ export class Engine extends Client {
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
-  /** Use `open`. */
+  /** Use `open`. @internal */
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
@@ -350,15 +349,6 @@ export class Engine extends Client {
         await watched.stop();
       },
     };
-  }
-
-  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
-  async reportCollections(): Promise<void> {
-    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
-    const unfinished: Partial<Record<CollectionState, number>> = {};
-    for (const { state, count } of await this.collectionCounts())
-      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
-    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
   }
 
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */

@@ -12,6 +12,7 @@ const MAX_LISTED = 1_000;
 export class KeyLimits {
   readonly #store: Store;
 
+  /** Use `engine.limits`. @internal */
   constructor(store: Store) {
     this.#store = store;
   }

@@ -31,7 +31,7 @@ export class Operator {
   readonly #engine: OperatedEngine;
   readonly #passes: RecoveryPasses;
 
-  /** Use `engine.operator`. */
+  /** Use `engine.operator`. @internal */
   constructor(wiring: Wiring, engine: OperatedEngine) {
     this.#wiring = wiring;
     this.#engine = engine;

@@ -1,6 +1,6 @@
 // The kinds that the children of the PostgreSQL tests run: those of all stores, and a transfer that commits here.
 import type { EventEmitter } from "node:events";
-import { batch, job } from "../../src/index.ts";
+import { batch, job, open } from "../../src/index.ts";
 import { postgres } from "../../src/postgres.ts";
 import { effect, kinds as common, tell } from "../support/jobs.ts";
 
@@ -62,5 +62,13 @@ bookings.handle(async (row, run) => {
   });
 });
 
-export const { stepped, slow, poison, block, compute } = common;
-export const jobs = [transfer, stepped, slow, poison, block, compute, careful, bookings];
+export const { stepped, slow, poison, block, compute, share } = common;
+
+/** Pauses one tenant of `share`, over a connection of its own. */
+export const pauser = job<{ tenant: string }>("pauser", { retry });
+pauser.handle(async ({ tenant }) => {
+  await using engine = await open(process.argv[2]!, { jobs: [share], logger: false, postgres: { schema } });
+  await engine.limits.pause("fair", tenant, { reason: "a test" });
+});
+
+export const jobs = [transfer, stepped, slow, poison, block, compute, careful, bookings, share, pauser];

@@ -24,6 +24,10 @@ export interface ChildOptions {
   readonly url?: string;
   /** The Redis server of its liveness. Default: none. */
   readonly liveness?: string;
+  /** The kinds that it runs, by name. Default: all. */
+  readonly only?: readonly string[];
+  /** Where it is killed (kill-at-postgres.ts). */
+  readonly killAt?: string;
   /** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
   readonly elsewhere?: boolean;
 }
@@ -84,12 +88,22 @@ export class PostgresPlace {
       url = this.url,
       elsewhere = false,
       liveness,
+      only,
+      killAt,
     } = options;
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
+    const killer = fileURLToPath(new URL("../support/kill-at-postgres.ts", import.meta.url));
+    const execArgv = [...NODE_OPTIONS, ...(killAt === undefined ? [] : ["--import", killer])];
+    const given = { concurrency, heartbeat, poll, schema: this.schema, liveness, only };
     const child = new Child(
-      fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, schema: this.schema, liveness })], {
-        ...(elsewhere ? ELSEWHERE : { execArgv: NODE_OPTIONS }),
-        env: { ...process.env, OUTLIVE_EFFECTS: this.#effects, OUTLIVE_TEST_SCHEMA: this.schema },
+      fork(file, [url, JSON.stringify(given)], {
+        ...(elsewhere ? ELSEWHERE : { execArgv }),
+        env: {
+          ...process.env,
+          OUTLIVE_EFFECTS: this.#effects,
+          OUTLIVE_TEST_SCHEMA: this.schema,
+          ...(killAt !== undefined && { OUTLIVE_KILL_AT: killAt }),
+        },
         stdio: ["ignore", "inherit", "pipe", "ipc"],
       }),
     );

@@ -83,8 +83,30 @@ test("rows of idle keys are purged in pieces, and never those with settings of t
   );
 });
 
+test("entries of admitted jobs leave their door several at a time, and none is left when nothing waits there", async (t) => {
+  const { store, path } = await storeFor(t);
+  const ids = names("a", 30);
+  await store.enqueue(ids.map((id) => draft({ id, keys: [jobKey("tenant", "acme")] })));
+  const entries = (): number => rowsOf(path, "SELECT job FROM outlive_doors").length;
+  const started: string[] = [];
+  const counted: number[] = [];
+  let { claimed } = await store.turn("w", [], roomFor(10));
+  while (claimed.length > 0) {
+    started.push(...claimed.map(({ lease }) => lease.jobId));
+    const held = (await store.inspect.counts()).find(({ kind: name }) => name === "mail")!.held;
+    assert.equal(held, ids.length - started.length, "entries that are left behind are not counted");
+    counted.push(entries() - held);
+    const settled = claimed.map((job) => SETTLE.succeed(job));
+    ({ claimed } = await store.turn("w", settled, roomFor(10)));
+  }
+  assert.deepEqual(started, ids, "in their order, each once");
+  assert.ok(Math.max(...counted) > 1 && Math.max(...counted) <= 9, `left behind: ${counted.join()}`);
+  assert.equal(entries(), 0);
+});
+
 const CONTRADICTIONS: Readonly<Record<string, string>> = {
   "held-without-door": "UPDATE outlive_extras SET door = NULL WHERE door IS NOT NULL",
+  "held-without-door, because its entry is lost": "DELETE FROM outlive_doors",
   "door-without-held": "UPDATE outlive_jobs SET lane = 1 WHERE lane = 3",
   "slot-disagrees": "UPDATE outlive_extras SET place = 0 WHERE place = 2",
   "key-stuck":
@@ -104,7 +126,7 @@ for (const [what, sql] of Object.entries(CONTRADICTIONS))
     change(path, sql);
     const found = await store.upkeep.inconsistencies!();
     assert.ok(
-      found.some((one) => one.what === what && one.count > 0),
+      found.some((one) => one.what === what.split(",")[0] && one.count > 0),
       JSON.stringify(found),
     );
   });

@@ -24,6 +24,7 @@ const SQLITE_STEPS = [
   "batches 8e2f6d753399749",
   "schedules 39626f521d2d238",
   "collections 3b3680450e7ac8a",
+  "doors 36b69f44acbe39e",
 ];
 
 const POSTGRES_STEPS = [

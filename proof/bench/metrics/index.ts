@@ -10,6 +10,7 @@ import { enqueueBulk } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
 import { enqueueInFlightPeers } from "./enqueue-in-flight-peers.ts";
 import { enqueue } from "./enqueue.ts";
+import { firstJob } from "./first-job.ts";
 import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
 import { killToRerun } from "./kill-to-rerun.ts";
@@ -39,6 +40,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
@@ -56,6 +58,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
@@ -72,6 +75,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     idleCpu,
     idleCommands,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],

@@ -160,7 +160,10 @@ export const keyMutants: readonly Mutant[] = [
     name: "strictByPriority",
     what: "the jobs of a strict key start in the opposite order",
     focus: QUIET,
-    connection: rewriting(["ORDER BY ring, rank DESC, job LIMIT", "ORDER BY ring, rank DESC, job DESC LIMIT"]),
+    connection: rewriting([
+      "ORDER BY d.ring, d.rank DESC, d.job LIMIT",
+      "ORDER BY d.ring, d.rank DESC, d.job DESC LIMIT",
+    ]),
   },
   {
     name: "ringBeginsAgain",
@@ -189,8 +192,25 @@ export const keyMutants: readonly Mutant[] = [
     focus: FAIRLY,
     connection: rewriting(["ring = CASE WHEN ? THEN 0 ELSE ifnull(fair, 0) END", "ring = 0 * ?"]),
     schema: trigger(
-      "AFTER INSERT ON outlive_extras WHEN NEW.ring > 0 BEGIN UPDATE outlive_extras SET ring = 1 WHERE job = NEW.job",
+      `AFTER INSERT ON outlive_doors WHEN NEW.ring > 1 BEGIN
+         UPDATE outlive_extras SET ring = 1 WHERE job = NEW.job;
+         UPDATE outlive_doors SET ring = 1 WHERE job = NEW.job AND door = NEW.door AND ring = NEW.ring`,
     ),
+  },
+  {
+    name: "staleEntryBelieved",
+    what: "a job that has left its door is taken for the first there, because its entry is not removed yet",
+    focus: QUIET,
+    connection: rewriting([
+      "e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank",
+      "e.job = d.job",
+    ]),
+  },
+  {
+    name: "firstRemovedAsStale",
+    what: "with the entries of jobs that have left a door, that of the first job there is removed",
+    focus: QUIET,
+    connection: rewriting(["AND ring = 0 AND rank = ? AND job < ?", "AND ring = 0 AND rank = ? AND job <= ?"]),
   },
   {
     name: "pauseOfAKeyIgnored",

@@ -279,6 +279,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     keys: keys.map(named),
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
+    ...(d["la"] !== undefined && { latestAt: Number(d["la"]) }),
   };
 }
 

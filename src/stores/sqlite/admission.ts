@@ -20,6 +20,7 @@ import { LANE, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
 import type { Kinds, Marks } from "./enqueue.ts";
 import {
+  AT_DOOR,
   closedUntil,
   gateOf,
   isGate,
@@ -110,7 +111,7 @@ function openGates(
   });
 }
 
-const ANY_AT = "SELECT 1 FROM outlive_extras WHERE door = ? LIMIT 1";
+const ANY_AT = "SELECT 1 FROM outlive_doors WHERE door = ? LIMIT 1";
 const READY = `SELECT count(*) AS n FROM (SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = ${STATE.queued} AND lane = ${LANE.open} LIMIT ? + 0)`;
 
 /** In how many ms there is more to do; null: nothing is known to come. */
@@ -136,26 +137,32 @@ type Held = readonly [
   keys: string,
   fair: number | null,
   gate: number | null,
+  /** The job of the entry of its door that is after so many others; null: there are fewer. Read of the first job of a door only. */
+  later?: number | null,
 ];
 
 const HELD_COLUMNS = "e.job, e.rank, e.place, e.key1, e.key2, e.key3, e.keys, e.fair, e.gate";
 const heldAt = (door: string, where: string, limit: string): string =>
   `SELECT k.value, ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job IN
-    (SELECT job FROM outlive_extras WHERE door = ${door}${where} ORDER BY ring, rank DESC, job LIMIT ${limit})`;
+    (SELECT d.job FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} WHERE d.door = ${door}${where} ORDER BY d.ring, d.rank DESC, d.job LIMIT ${limit})`;
+/** How many stale entries a door may have in front of its first job. More read more of them at each visit, fewer write more pages. */
+const MAX_STALE = 8;
 /** The first job of each of these doors. Without the list of the general form, for which SQLite makes a small table for each door. */
-const HEAD_AT = `SELECT k.value, ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
-    (SELECT job FROM outlive_extras WHERE door = k.value ORDER BY ring, rank DESC, job LIMIT 1)`;
+const HEAD_AT = `SELECT k.value, ${HELD_COLUMNS},
+    (SELECT job FROM outlive_doors WHERE door = k.value ORDER BY ring, rank DESC, job LIMIT 1 OFFSET ${MAX_STALE - 1})
+  FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
+    (SELECT d.job FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} WHERE d.door = k.value ORDER BY d.ring, d.rank DESC, d.job LIMIT 1)`;
 /** The first jobs of each of these doors, if no key takes turns there. */
 const FIRST_AT = heldAt("k.value", "", "?2 + 0");
 /** The first jobs of each of these keys at one door. */
-const FIRST_OF = heldAt("?2", " AND ring = k.value", "?3 + 0");
+const FIRST_OF = heldAt("?2", " AND d.ring = k.value", "?3 + 0");
 /** The doors of these at which keys take turns. */
 const RINGS_AT =
-  "SELECT k.value FROM json_each(?) AS k WHERE (SELECT max(ring) FROM outlive_extras WHERE door = k.value) > 0";
+  "SELECT k.value FROM json_each(?) AS k WHERE (SELECT max(ring) FROM outlive_doors WHERE door = k.value) > 0";
 /** The next keys of a ring, with their weights: one step of the index for each, however many jobs they have. */
 const RING = `WITH RECURSIVE keys (id) AS (
-    SELECT (SELECT ring FROM outlive_extras WHERE door = ?1 AND ring >= ?2 AND ring < ?3 ORDER BY ring LIMIT 1)
-    UNION ALL SELECT (SELECT ring FROM outlive_extras WHERE door = ?1 AND ring > keys.id AND ring < ?3 ORDER BY ring LIMIT 1)
+    SELECT (SELECT ring FROM outlive_doors WHERE door = ?1 AND ring >= ?2 AND ring < ?3 ORDER BY ring LIMIT 1)
+    UNION ALL SELECT (SELECT ring FROM outlive_doors WHERE door = ?1 AND ring > keys.id AND ring < ?3 ORDER BY ring LIMIT 1)
       FROM keys WHERE keys.id IS NOT NULL LIMIT ?4 + 0)
   SELECT keys.id, ifnull(o.weight, 1) FROM keys LEFT JOIN outlive_keys o ON o.id = keys.id WHERE keys.id IS NOT NULL`;
 
@@ -173,6 +180,8 @@ class Pass {
   readonly #limits: Limits;
   readonly #names = new Map<number, readonly [limit: string, key: string]>();
   readonly #texts = new Set<string>();
+  /** Jobs that may have an entry in a ring. */
+  readonly #ringed = new Set<number>();
   #facts = new Map<number, KeyFacts>();
 
   constructor(db: Database, now: number, { fair }: Marks) {
@@ -214,6 +223,7 @@ class Pass {
     const plain = inTurns.size === 0 ? doors : doors.filter((door) => !inTurns.has(door));
     const byDoor = new Map<number, Held[]>();
     for (const row of this.#rows(HEAD_AT, JSON.stringify(plain))) byDoor.set(row[0], [row]);
+    removeStale(this.#db, plain, byDoor);
     for (const door of inTurns) byDoor.set(door, this.#firstIn(door));
     this.#readFactsOf([...byDoor.keys()]);
     return [...byDoor].flatMap(([door, heads]) => {
@@ -279,7 +289,10 @@ class Pass {
 
   #rows(text: string, ...values: (string | number)[]): Held[] {
     const rows = this.#db.sqlArrays(text).all(...values) as unknown as Held[];
-    for (const row of rows) this.#name(row);
+    for (const row of rows) {
+      this.#name(row);
+      if (row[8] !== null) this.#ringed.add(row[1]);
+    }
     return rows;
   }
 
@@ -352,6 +365,7 @@ class Pass {
     candidates: readonly HeldCandidate[],
   ): void {
     const db = this.#db;
+    this.#leaveRings(admitted, moved);
     if (admitted.length > 0) {
       const jobs = JSON.stringify(admitted);
       db.sql(
@@ -368,6 +382,7 @@ class Pass {
       db.sql(
         "UPDATE outlive_extras SET door = ?, place = ?, ring = CASE WHEN ? THEN 0 ELSE ifnull(fair, 0) END WHERE job = ?",
       ).run(door, keepsPlace ? PLACE.first : PLACE.held, strict ? 1 : 0, job);
+      db.sql(ENTER_AS_EXTRAS).run(job);
     }
     for (const [id, at] of due) setKey(db, id, this.#names.get(id)!, "due_at", at);
     for (const [id, { at, served }] of rings) this.#setRing(id, at, served);
@@ -375,6 +390,13 @@ class Pass {
     if (moved.length > 0 || candidates.length >= HELD_PER_KEY)
       woken.push(...stillRoomy(full, candidates, admitted, moved));
     wakeKeys(db, woken, this.#now);
+  }
+
+  /** An entry of a ring goes at once: a ring is read by its entries alone. */
+  #leaveRings(admitted: readonly number[], moved: readonly { readonly job: number }[]): void {
+    if (this.#ringed.size === 0) return;
+    const jobs = [...admitted, ...moved.map(({ job }) => job)].filter((job) => this.#ringed.has(job));
+    for (const job of jobs) this.#db.sql(LEAVE_RING).run(job);
   }
 
   #setRing(id: number, at: number, served: number): void {
@@ -385,6 +407,24 @@ class Pass {
          ON CONFLICT DO UPDATE SET ring_at = ?4, ring_served = ?5`,
       )
       .run(id, name, key, at, served);
+  }
+}
+
+const ENTER_AS_EXTRAS =
+  "INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras WHERE job = ? ON CONFLICT DO NOTHING";
+const LEAVE_RING = `DELETE FROM outlive_doors WHERE (door, ring, rank, job) IN (SELECT door, ring, rank, job FROM outlive_extras WHERE job = ? AND ring > 0)`;
+
+/** Everything in front of the first job of a door is stale, and at a door without one everything is. */
+function removeStale(db: Database, doors: readonly number[], heads: ReadonlyMap<number, readonly Held[]>): void {
+  const empty = doors.filter((door) => !heads.has(door));
+  if (empty.length > 0)
+    db.sql("DELETE FROM outlive_doors WHERE door IN (SELECT value FROM json_each(?))").run(JSON.stringify(empty));
+  for (const [head] of heads.values()) {
+    const [door, job, rank, , , , , , , , later = null] = head!;
+    // By the number of the job alone: with several priorities it may be wrong, and then entries go now or at a later visit.
+    if (later === null || later >= job) continue;
+    db.sql("DELETE FROM outlive_doors WHERE door = ? AND ring = 0 AND rank = ? AND job < ?").run(door, rank, job);
+    db.sql("DELETE FROM outlive_doors WHERE door = ? AND ring = 0 AND rank > ?").run(door, rank);
   }
 }
 

@@ -19,7 +19,7 @@ import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./
 import type { Database } from "./database.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
-import { keyStates } from "./keys.ts";
+import { AT_DOOR, keyStates } from "./keys.ts";
 import { lockHolder } from "./lock.ts";
 import { outcomes } from "./waits.ts";
 import type { FileAccess, Writer } from "./writer.ts";
@@ -193,7 +193,7 @@ function indexesOf(state: JobState | undefined): readonly string[] | null {
         "outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.state = 0 AND j.lane = 1",
         "outlive_jobs j INDEXED BY outlive_jobs_suspect WHERE j.state = 0 AND j.lane = 2",
         "outlive_jobs j INDEXED BY outlive_jobs_delayed WHERE j.state = 0 AND j.lane = 0",
-        `outlive_extras e INDEXED BY outlive_extras_door JOIN outlive_jobs j ON j.seq = e.job WHERE e.door IS NOT NULL AND j.state = 0 AND j.lane = ${LANE.held}`,
+        `outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} CROSS JOIN outlive_jobs j ON j.seq = d.job WHERE j.state = 0 AND j.lane = ${LANE.held}`,
       ];
     case "running":
       return ["outlive_jobs j INDEXED BY outlive_jobs_running WHERE j.state = 1"];
@@ -286,7 +286,7 @@ function countNow(db: Database, now: number): KindCounts[] {
   const suspect = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 2 GROUP BY kind");
   const delayed = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 0 AND lane = 0 GROUP BY kind");
   const held = count(
-    "SELECT j.kind, count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.door IS NOT NULL GROUP BY j.kind",
+    `SELECT j.kind, count(*) AS n FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} CROSS JOIN outlive_jobs j ON j.seq = d.job GROUP BY j.kind`,
   );
   const running = count("SELECT kind, count(*) AS n FROM outlive_jobs WHERE state = 1 GROUP BY kind");
   const ended = (state: JobState): Map<number, number> =>

@@ -224,6 +224,23 @@ const COLLECTIONS: Migration = {
   `,
 };
 
+// What waits at doors, outside of the extras. An admission clears the door in the extras, and its entry here goes later, together with those of
+// the jobs that the same key admitted before and after it: keys lie far apart, so an entry that is removed alone writes a page of its own (keys.ts).
+const DOORS: Migration = {
+  name: "doors",
+  sql: `
+  CREATE TABLE outlive_doors (
+    door INTEGER NOT NULL,
+    ring INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    job INTEGER NOT NULL,
+    PRIMARY KEY (door, ring, rank DESC, job)
+  ) WITHOUT ROWID;
+  INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras WHERE door IS NOT NULL ORDER BY door, ring, rank DESC, job;
+  DROP INDEX outlive_extras_door;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -526,6 +543,7 @@ export const MIGRATIONS: readonly Migration[] = [
   BATCHES,
   SCHEDULES,
   COLLECTIONS,
+  DOORS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -34,22 +34,51 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const family = isFamilyDue(db) ? cancelChildren(db, now) : null;
-  const { woken, more } = actOnWakes(db, kinds, now);
+  const { woken, more } = isAnyAwaited(db) ? wake(db, kinds, now) : NONE_WOKEN;
   const dueInMs = promoteDue(db, now);
   const marks = kinds.marks();
-  const { ready, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
+  // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
+  const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
+  const { ready, more: moreHeld } = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy) : NONE_ADMITTED;
   const claims = claimReady({ db, kinds, marks, now }, worker, room);
   const rows = claims.claimed.map(({ lease }) => lease.row);
-  spendStarts(db, rows, now);
+  if (keyed) spendStarts(db, rows, now);
   return {
     settled,
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more || moreHeld || family?.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    nextDueInMs: more || moreHeld ? 0 : keyed ? sooner(dueInMs, nextRoomInMs(db, now)) : dueInMs,
     woken: woken + leftOf(ready, rows),
   };
+}
+
+const NONE_WOKEN = { woken: 0, more: false } as const;
+const NONE_ADMITTED = { ready: [], more: false } as const;
+
+// A turn without waiting jobs and without keys asks these two, and none of the statements behind them.
+
+function isAnyAwaited(db: Database): boolean {
+  return db.sql(AWAITED).get() !== undefined;
+}
+
+const AWAITED = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_wakes)
+  OR EXISTS (SELECT 1 FROM outlive_family_cancels WHERE due = 1)`;
+
+/** Whether a key has room, will have it at a known time, or is taken by a job. */
+function isAnyKeyed(db: Database): boolean {
+  return db.sql(KEYED).get() !== undefined;
+}
+
+const KEYED = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_key_wakes)
+  OR EXISTS (SELECT 1 FROM outlive_keys WHERE due_at IS NOT NULL)
+  OR EXISTS (SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place > 1)`;
+
+/** Children of a cancelled job first: cancelling them appends wakes. */
+function wake(db: Database, kinds: Kinds, now: number): { readonly woken: number; readonly more: boolean } {
+  const family = isFamilyDue(db) && cancelChildren(db, now).more;
+  const { woken, more } = actOnWakes(db, kinds, now);
+  return { woken, more: more || family };
 }
 
 /** How many of these jobs others may claim. */

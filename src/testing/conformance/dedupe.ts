@@ -199,6 +199,8 @@ export function specifyDedupe(specify: Specify): void {
         assert.deepEqual(await taken(worker), []);
         await fixture.enqueue(event(`event-${n}`, n, policy));
       }
+      const shown = await fixture.job("one");
+      assert.equal(shown.latestAt, shown.createdAt + 2_500, "how far it can be put off is shown");
       await fixture.clock.advance(99);
       assert.deepEqual(await taken(worker), []);
       await fixture.clock.advance(1);

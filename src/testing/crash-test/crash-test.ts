@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { encodeJson, type Json } from "../../job/json.ts";
+import { programFile } from "../../platform/program-file.ts";
 import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
@@ -53,7 +54,6 @@ export interface CrashReport {
   readonly text: string;
 }
 
-const CHILD = fileURLToPath(new URL(`./child${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 const JOB_ID = "crash-test";
 const NOTE = "reached";
 
@@ -160,7 +160,7 @@ class Bench<In> {
       killAt,
       note: join(folder, NOTE),
     };
-    const child = fork(CHILD, [JSON.stringify(order)], {
+    const child = fork(programFile("testing/crash-test/child"), [JSON.stringify(order)], {
       execArgv: process.execArgv.filter((argument) => !/^--(inspect|watch|test)/.test(argument)),
       stdio: ["ignore", "inherit", "pipe", "ipc"],
       env: { ...process.env, ...environment(join(folder, "effects.jsonl")) },

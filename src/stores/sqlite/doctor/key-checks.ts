@@ -2,7 +2,7 @@
 import type { Inconsistency } from "../../store-parts.ts";
 import { LANE, STATE } from "../../rows.ts";
 import type { Database } from "../database.ts";
-import { PLACE } from "../keys.ts";
+import { AT_DOOR, PLACE } from "../keys.ts";
 
 /** At most this many of each are read. */
 const MOST = 1_000;
@@ -27,7 +27,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
     "held-without-door",
     (n) => `${n} job(s) are held, but at no door, so that they are never admitted`,
     `SELECT j.id AS name FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq
-     WHERE ${HELD} AND (e.place IN (${PLACE.held}, ${PLACE.first}) AND e.door IS NOT NULL) IS NOT 1`,
+     WHERE ${HELD} AND (e.place IN (${PLACE.held}, ${PLACE.first}) AND e.door IS NOT NULL AND EXISTS (SELECT 1 FROM outlive_doors d WHERE ${AT_DOOR})) IS NOT 1`,
   ],
   [
     "door-without-held",

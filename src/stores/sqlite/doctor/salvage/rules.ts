@@ -38,6 +38,7 @@ export function restoreRules(
   restoreKinds(db, partial);
   noteMissingParts(db, partial);
   restoreWorkers(db);
+  restoreDoors(db, partial, now);
   for (const table of ["outlive_steps", "outlive_history", "outlive_logs"])
     db.exec(`DELETE FROM ${table} WHERE job NOT IN (SELECT seq FROM outlive_jobs)`);
   partial.write();
@@ -47,6 +48,24 @@ export function restoreRules(
   restoreCollections(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
+}
+
+/**
+ * What waits at doors is as the extras say, and every door is checked: the wake for one may be lost. A job whose extras are lost may have had keys, and would run
+ * without its limits, or never.
+ */
+function restoreDoors(db: DatabaseSync, partial: Partials, now: number): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_doors'").get() === undefined) return;
+  const bare = db
+    .prepare(
+      `SELECT seq FROM outlive_jobs WHERE extras = 1 AND state < ${STATE.succeeded}
+         AND seq NOT IN (SELECT job FROM outlive_extras) AND seq NOT IN (SELECT job FROM outlive_blocks)`,
+    )
+    .all() as { seq: number }[];
+  for (const { seq } of bare) partial.add(seq, "its keys, if it had any, are lost, and with them its limits", true);
+  db.exec(`DELETE FROM outlive_doors;
+    INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras WHERE door IS NOT NULL;
+    INSERT INTO outlive_key_wakes (key, at) SELECT DISTINCT door, ${now} FROM outlive_doors WHERE door > 0`);
 }
 
 /**
