@@ -30,19 +30,25 @@ async function furnish(store: Store): Promise<void> {
   const { id: _, ...job } = draft("");
   const policies = { missed: "latest", withinMs: 9e8, overlap: "skip", jitterMs: 0 } as const;
   const row: ScheduleRow = {
-    ...{ ...policies, name: "nightly", kind: "mail", version: 0, timing: { everyMs: 9e8, fromMs: 0 }, draft: job },
-    ...{
-      nextAt: 5,
-      dueAt: 5,
-      lastAt: null,
-      lastJob: null,
-      fired: 0,
-      pause: null,
-      origin: "api",
-      digest: "d",
-      former: [],
-    },
-    ...{ skipped: { missed: 0, "too-old": 0, overlap: 0 }, zoneData: null, createdAt: 1, changedAt: 1 },
+    ...policies,
+    name: "nightly",
+    kind: "mail",
+    version: 0,
+    timing: { everyMs: 9e8, fromMs: 0 },
+    draft: job,
+    nextAt: 5,
+    dueAt: 5,
+    lastAt: null,
+    lastJob: null,
+    fired: 0,
+    skipped: { missed: 0, "too-old": 0, overlap: 0 },
+    pause: null,
+    origin: "api",
+    digest: "d",
+    former: [],
+    zoneData: null,
+    createdAt: 1,
+    changedAt: 1,
   };
   await schedules.write(row);
   const stored = (await schedules.get("nightly"))!;

@@ -31,10 +31,10 @@ async function checkBatches(connection: Connection): Promise<Checked> {
   let [count, ended] = [0, 0];
   for (let from = "1:0"; ;) {
     const reply = (await connection.eval("checkBatches", [from])) as unknown as [string[], string, ...number[]];
-    const [wrong, next, some = 0, someEnded = 0, ...sizes] = reply;
+    const [wrong, next, some, someEnded, ...sizes] = reply;
     missing.push(...wrong);
-    count += some;
-    ended += someEnded;
+    count += some!;
+    ended += someEnded!;
     from = next;
     if (next !== "") continue;
     const text = `the indexes of batches have ${sizes.join(", ")} entries, and there are ${count} batches, ${ended} of them ended`;
