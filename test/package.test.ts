@@ -30,6 +30,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
   "outlive/client": ["batch", "ErrorCode", "OutliveError", "collection", "connect", "job", "schedule"],
   "outlive/sqlite": ["sqlite"],
   "outlive/postgres": ["enqueue", "postgres"],
+  "outlive/redis": ["ioredis", "iovalkey", "nodeRedis"],
   "outlive/blobs": ["azure", "fileSystem", "openBlobs", "s3", "verified"],
   "outlive/files": ["csv", "ndjson"],
   "outlive/requests": ["request", "secret", "standardWebhooks"],

@@ -110,7 +110,7 @@ async function collect(store: Store): Promise<void> {
 
 /** By the end of its name, what an index of the furnished store is. */
 const INDEXES =
-  /:(x:.+|r:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|run:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost|n[ildtc]|n[bg]:.+|pz|pc:.+)$/;
+  /:(x:.+|rs?:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost|n[ildtc]|n[bg]:.+|pz|pc:.+)$/;
 
 test("each index that is lost is found, and built again as it was", async (t) => {
   const { store, connection } = await freshStore(t);
@@ -122,7 +122,7 @@ test("each index that is lost is found, and built again as it was", async (t) =>
   );
   const found = new Set(keys.map((key) => key.slice(connection.tag.length).replace(/:.*/s, "")));
   const expected =
-    "aw cc ch dk dl doors fleet h held hk inc kinds kt ku losses lost nb nc nd ng ni nl nt over pc pz r run t3 t4 u v wa wi ws x z zk";
+    "aw cc ch dk dl doors fleet h held hk inc kinds kt ku losses lost nb nc nd ng ni nl nt over pc pz r rs t3 t4 u v wa wi ws x z zk";
   assert.equal([...found].toSorted().join(" "), expected);
   for (const key of keys) {
     await connection.command("DEL", key);
@@ -143,10 +143,12 @@ test("entries that no record knows are found by the sizes of indexes, and remove
   const key = jobKey("tenant", "acme").id;
   const strays: readonly (readonly string[])[] = [
     ["ZADD", `${tag}r:1`, "1", "9999"],
+    ["HSET", `${tag}rs:1`, "9999", "abc"],
+    ["HINCRBY", `${tag}k:1`, "rd", "1"],
+    ["HINCRBY", `${tag}k:2`, "rn", "-1"],
     ["ZADD", `${tag}z:1`, "1", "9999"],
     ["ZADD", `${tag}h:${key}`, "1", "9999"],
     ["SADD", `${tag}held:1`, "9999"],
-    ["SADD", `${tag}run:2`, "9999"],
     ["SADD", `${tag}kt:${key}`, "9999"],
     ["SADD", `${tag}t3:1`, "9999"],
     ["HSET", `${tag}dk:1`, "never", "9999"],
@@ -177,7 +179,7 @@ test("R3: a job whose worker's row is lost is queued again by a repair, and one 
   await store.enqueue([draft("a"), draft("b"), draft({ id: "c", delayMs: 9e8 })]);
   await store.turn("w", [], roomFor(1));
   await connection.command("DEL", `${connection.tag}w:1`);
-  await connection.command("HDEL", `${connection.tag}i:0`, "2");
+  await connection.command("LSET", `${connection.tag}i:0`, "2", "");
   await connection.command("DEL", `${connection.tag}d:3`);
   const found = await store.upkeep.integrity();
   assert.ok(found.some((text) => /job a is held by a worker that has no row/.test(text)));

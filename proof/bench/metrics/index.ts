@@ -2,7 +2,7 @@
 import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
 import { beatHolding } from "./beat-holding.ts";
-import { drainDeepPostgres, drainDeepSqlite } from "./drain-deep.ts";
+import { drainDeepPostgres, drainDeepRedis, drainDeepSqlite } from "./drain-deep.ts";
 import { drainBesideSleepers, drainKeyed, parentChildren } from "./drain-features.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
@@ -19,6 +19,7 @@ import { openUnclean } from "./open-unclean.ts";
 import { pickupOther } from "./pickup-other.ts";
 import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
+import { drainAlways, idleCommands, jobMemory, largeReads } from "./redis-store.ts";
 import { workerMemory } from "./worker-memory.ts";
 
 export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
@@ -63,11 +64,16 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
   ],
   redis: [
     drain,
+    drainAlways,
+    drainDeepRedis,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,
+    jobMemory,
+    largeReads,
     killToRerun,
     idleCpu,
+    idleCommands,
     workerMemory,
     firstJob,
     pickupSame,

@@ -42,8 +42,14 @@ export function inspecting(connection: Connection): Inspecting {
       return keyed.length > 0 || fair;
     },
     async ahead(id) {
-      const count = await connection.eval("ahead", [id]);
-      return count === "" ? null : Number(count);
+      let count = 0;
+      for (let from: number | "" = 0; from !== "";) {
+        const [some, next] = (await connection.eval("ahead", [id, String(from)])) as [number?, (number | "")?];
+        if (some === undefined || next === undefined) return null;
+        count += some;
+        from = next;
+      }
+      return count;
     },
     async keys(query) {
       const list: KeyState[] = [];

@@ -10,6 +10,7 @@ import { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { changeArgs, fieldsOf, inputOwner, keptSteps, unchecked } from "./encoding.ts";
 import { inOurWords, openingError } from "./errors.ts";
+import { checkFeatures, OF_FEATURES, repairFeatures } from "./features-integrity.ts";
 import { channelOf, subscribers } from "./liveness.ts";
 
 const MAX_FINDINGS = 100;
@@ -19,7 +20,8 @@ const NAMES = 1_000;
 const MAX_WALKS = 3;
 
 /** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
-const OF_KIND = ["zr:", "zz:", "zu:", "zv:", "shk:", "srun:", "st3:", "st4:", "st5:", "hdk:"] as const;
+const COUNTED = ["rd", "rn"] as const;
+const OF_KIND = ["qrs:", "zz:", "zu:", "zv:", "shk:", "st3:", "st4:", "st5:", "hdk:"] as const;
 const OF_WORKER = ["sheld:", "scc:"] as const;
 const OF_STORE = ["zk", "xp", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
 const OF_COLLECTIONS = ["ni", "nl", "nd", "nt", "nc", "pz"] as const;
@@ -28,12 +30,23 @@ const OF_COLLECTIONS = ["ni", "nl", "nd", "nt", "nc", "pz"] as const;
 export async function integrity(connection: Connection): Promise<readonly string[]> {
   for (let walks = 1; ; walks++) {
     const before = await operations(connection);
-    const sums = new Map<string, number>((await namedIndexes(connection)).map((name) => [name, 0]));
+    const sums = new Map<string, number>((await namedIndexes(connection)).flatMap(sizesOf).map((name) => [name, 0]));
     const workers = await checkWorkers(connection);
+    const features = await checkFeatures(connection);
     const collected = await checkCollections(connection);
-    const found = [...(await checkJobs(connection, sums)), ...workers.missing, ...collected.missing];
+    const found = [
+      ...(await checkJobs(connection, sums)),
+      ...workers.missing,
+      ...features.missing,
+      ...collected.missing,
+    ];
     if (found.length >= MAX_FINDINGS) return found.slice(0, MAX_FINDINGS);
-    const wrong = [...workers.tooMany, ...collected.tooMany, ...(await checkSizes(connection, sums))];
+    const wrong = [
+      ...workers.tooMany,
+      ...features.tooMany,
+      ...collected.tooMany,
+      ...(await checkSizes(connection, sums)),
+    ];
     if (wrong.length === 0) return found;
     if ((await operations(connection)) === before) return [...found, ...wrong].slice(0, MAX_FINDINGS);
     if (walks === MAX_WALKS) return found;
@@ -42,6 +55,12 @@ export async function integrity(connection: Connection): Promise<readonly string
 
 async function operations(connection: Connection): Promise<Reply> {
   return connection.command("HGET", `${connection.tag}meta`, "ops");
+}
+
+/** What has to have the right size because of an index: of the ready jobs of a kind also what is counted in its settings. */
+function sizesOf(index: string): string[] {
+  const counted = /^q(.*)rs:(\d+)$/s.exec(index);
+  return counted ? [index, ...COUNTED.map((field) => `c${counted[1]}k:${counted[2]}\u001F${field}`)] : [index];
 }
 
 /** Each with its type in front. */
@@ -166,8 +185,10 @@ export async function repair(connection: Connection): Promise<readonly string[]>
   await connection.eval("repairBegin");
   const { tag } = connection;
   const names = [
-    ...(await namedIndexes(connection)).map((name) => name.slice(1)),
-    ...[...OF_STORE, ...OF_COLLECTIONS].map((of) => tag + of),
+    ...(await namedIndexes(connection)).flatMap((name) =>
+      name.startsWith("q") ? ofReady(name.slice(1)) : [name.slice(1)],
+    ),
+    ...[...OF_STORE, ...OF_FEATURES, ...OF_COLLECTIONS].map((of) => tag + of),
   ];
   for (let at = 0; at < names.length; at += NAMES) {
     const piece = names.slice(at, at + NAMES);
@@ -178,6 +199,7 @@ export async function repair(connection: Connection): Promise<readonly string[]>
   await inPieces(connection, "repairFill", "0", changeArgs(RELEASE, ""));
   await inPieces(connection, "repairCollections", "1");
   await inPieces(connection, "repairParked", "0");
+  await repairFeatures(connection);
   await connection.eval("repairEnd");
   return integrity(connection);
 }
@@ -186,6 +208,11 @@ const RELEASE = release(
   { id: "", state: "running", counters: NO_COUNTERS },
   "its worker has no row, and no recovery would find it",
 );
+
+/** Where the order of its chunks is, and the keys of the kind's batches. */
+function ofReady(rows: string): string[] {
+  return ["rs:", "r:", "bk:"].map((name) => rows.replace(/rs:(?=\d+$)/, name));
+}
 
 async function inPieces(
   connection: Connection,
@@ -227,7 +254,7 @@ export function redisDoctor(address: RedisAddress): StoreDoctor {
       connected("repairing it", async (connection) => {
         await assertNobodyWorks(connection);
         const findings = await repair(connection);
-        const detail = "all indexes were built again from the records of the jobs and collections";
+        const detail = "all indexes were built again from the records of the jobs, batches, schedules and collections";
         const step = { step: "reindex", ok: findings.length === 0, detail } as const;
         onStep?.(step);
         return { steps: [step], sound: findings.length === 0, findings, salvage: null };

@@ -15,7 +15,8 @@ import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
 import { schedules } from "./schedules.ts";
-import { Enqueuing, turn, write } from "./turn.ts";
+import { Enqueuing } from "./enqueue.ts";
+import { turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
 

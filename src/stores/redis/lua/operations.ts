@@ -70,7 +70,7 @@ local function promote(j)
   return {'applied', 0}
 end
 local function edit(j, input)
-  J.text('i:', j.row, input)
+  J.setInput(j.row, input)
   call('UNLINK', T .. 's:' .. int(j.row))
   X.forget(j)
   J.set(j, 'st', nil)
@@ -93,7 +93,7 @@ local function remove(j, own)
     return {'removed'}
   end
   local row = int(j.row)
-  J.text('i:', j.row, own)
+  J.setInput(j.row, own)
   call('UNLINK', T .. 'hi:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row)
   X.forget(j)
   for _, name in ipairs({'dk', 'pg', 'st', 'lg', 'sg', 'wt', 'sn', 'sa', 'su'}) do J.set(j, name, nil) end
@@ -217,9 +217,14 @@ function P.remove(j)
   wrote = true
   local row = int(j.row)
   J.leave(j)
-  call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+  local p = page(j.row)
+  call('HDEL', T .. 'j:' .. p, slot(j.row))
+  -- The places of the others stay; what is left of a page goes with its last job.
+  if call('EXISTS', T .. 'j:' .. p) == 0 then call('UNLINK', T .. 'i:' .. p, T .. 'o:' .. p)
+  else
+    J.setInput(j.row, '')
+    call('HDEL', T .. 'o:' .. p, slot(j.row))
+  end
   call('HDEL', idKey(j.id), j.id)
   call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
   call('DEL', T .. 'hi:' .. row)
