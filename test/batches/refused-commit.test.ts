@@ -7,7 +7,9 @@ import { systemClock } from "../../src/platform/clock.ts";
 import type { BlockAttempt } from "../../src/worker/run.ts";
 
 test("a block whose commit is refused marks none of its rows", async () => {
-  const contract = batch("refused").handleBlock(async (_, run) => void (await run.commit({} as never, () => {})));
+  const contract = batch("refused").handleBlock(async (_, run) => {
+    await run.commit({} as never, () => {});
+  });
   const attempt = {
     job: { counters: { crashes: 0 } },
     pendingRows: null as BlockAttempt["pendingRows"],
