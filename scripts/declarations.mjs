@@ -11,20 +11,36 @@ import { dirname, join } from "node:path";
 
 /**
  * @param {readonly string[]} entries declarations of the entry points, which keep all that they export
+ * @param {readonly string[]} bare the same, but what only they reach loses its comments
  * @param {readonly string[]} all every declaration; one of which nothing is kept is removed
  */
-export function keepReachable(entries, all) {
-  /** @type {Map<string, Statement[]>} */
-  const files = new Map(all.map((file) => [file, statementsOf(readFileSync(file, "utf8"))]));
-  for (const entry of entries)
-    for (const { kind, names, bindings, text } of files.get(entry) ?? [])
-      if (kind === "export") for (const { name } of bindings) reach(files, entry, name);
-      else if (kind === "declaration" && text.includes("export ")) for (const name of names) reach(files, entry, name);
+export function keepReachable(entries, bare, all) {
+  /** @param {(text: string) => string} seen */
+  const read = (seen) => new Map(all.map((file) => [file, statementsOf(seen(readFileSync(file, "utf8")))]));
+  // `keyof Port` shows the names of a port, and none of its comments.
+  const commented = read((text) => text.replace(/\bkeyof \w+/g, "string"));
+  reachAll(commented, entries);
+  const files = read((text) => text);
+  reachAll(files, [...entries, ...bare]);
+  for (const [file, statements] of files)
+    for (const [at, statement] of statements.entries())
+      if (!commented.get(file)?.[at]?.kept) statement.text = statement.text.replace(/^ *\/\*[^]*?\*\/\n/gm, "");
   for (const [file, statements] of files) {
     const kept = statements.flatMap((statement) => textOf(statement));
     if (kept.some((text) => text !== "export {};")) writeFileSync(file, `${kept.join("\n")}\n`);
     else rmSync(file);
   }
+}
+
+/**
+ * @param {Map<string, Statement[]>} files
+ * @param {readonly string[]} entries
+ */
+function reachAll(files, entries) {
+  for (const entry of entries)
+    for (const { kind, names, bindings, text } of files.get(entry) ?? [])
+      if (kind === "export") for (const { name } of bindings) reach(files, entry, name);
+      else if (kind === "declaration" && text.includes("export ")) for (const name of names) reach(files, entry, name);
 }
 
 /**

@@ -9,11 +9,14 @@ export {
   type Report,
 } from "./engine/client.ts";
 export { batch } from "./engine/batch.ts";
+export type { AuditOptions, BulkChange, BulkOptions, BulkProgress, BulkResult } from "./engine/changes.ts";
 export { collection } from "./engine/collection.ts";
 export type { OutliveConfig } from "./engine/config.ts";
+export type { FollowedJob, FollowOptions } from "./engine/follow.ts";
 export type { Middleware } from "./engine/middleware.ts";
 export type { JobToEnqueue } from "./job/around.ts";
 export { job } from "./engine/options.ts";
+export type { AuditAction, AuditRecord, By } from "./job/audit.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
 export { ErrorCode, OutliveError } from "./job/errors.ts";
 export { schedule } from "./schedules/declaration.ts";

@@ -3,7 +3,15 @@
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
 export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
 export type { Ingested } from "./batches/batch-worker.ts";
-export type { BatchContract, BatchEnded, BlockRun, OutputFile, Row, RowRun, ScheduledFile } from "./batches/contract.ts";
+export type {
+  BatchContract,
+  BatchEnded,
+  BlockRun,
+  OutputFile,
+  Row,
+  RowRun,
+  ScheduledFile,
+} from "./batches/contract.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
 export type { CollectionInfo, CollectionStarted, CollectOptions, SeriesInfo } from "./collections/collection-client.ts";
 export type {
@@ -16,6 +24,15 @@ export type {
 export { type Bytes, collection, type CollectionOptions } from "./engine/collection.ts";
 export { defineConfig, type OutliveConfig } from "./engine/config.ts";
 export type { Engine, Health } from "./engine/engine.ts";
+export type {
+  AuditOptions,
+  BulkChange,
+  BulkOptions,
+  BulkProgress,
+  BulkResult,
+  PauseOptions,
+} from "./engine/changes.ts";
+export type { FollowedJob, FollowOptions } from "./engine/follow.ts";
 export type { KeyLimits } from "./engine/key-limits.ts";
 export {
   type BackoffOptions,
@@ -24,6 +41,7 @@ export {
   type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
+  type RetentionByState,
   type RetryOptions,
 } from "./engine/options.ts";
 export type { AttemptEnd, AttemptToRun, Middleware } from "./engine/middleware.ts";
@@ -42,6 +60,7 @@ export {
   type Scheduling,
 } from "./schedules/declaration.ts";
 export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
+export type { AuditAction, AuditRecord, By } from "./job/audit.ts";
 export type { Duration } from "./job/time.ts";
 export type { JobToEnqueue } from "./job/around.ts";
 export type { EnqueueOptions } from "./job/enqueue.ts";
@@ -70,4 +89,4 @@ export type {
 export type { WorkerRow } from "./stores/liveness.ts";
 export type { Backup, BackupOptions, KindCounts, ListPage } from "./stores/port.ts";
 export type { Logger } from "./telemetry/log.ts";
-export type { AwaitedJob, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";
+export type { AwaitedJob, FetchOptions, Scheduled, SignalOptions, SleepOptions, WaitOptions } from "./worker/run.ts";

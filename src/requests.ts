@@ -16,4 +16,3 @@ export type {
 } from "./requests/contract.ts";
 export { secret, type Secret, type SecretSource } from "./requests/secrets.ts";
 export { type Signable, type Signer, standardWebhooks } from "./requests/sign.ts";
-export { stepFetch, type StepFetchOptions } from "./requests/step-fetch.ts";

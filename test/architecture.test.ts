@@ -68,7 +68,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   // The entry points, directly in src: lists of names.
   entry: [...domain, ...parts, "engine", "platform"],
   // A user of the engine like any other, which the command line runs.
-  torture: ["entry", "engine", "registry"],
+  torture: ["entry", "engine", "registry", "platform"],
   // Shows a run of torture.
   demo: ["entry", "torture"],
   cli: ["entry", "engine", "registry", "settings", "telemetry", "platform", ...domain, "demo", "torture"],

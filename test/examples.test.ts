@@ -7,9 +7,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import amqplib from "amqplib";
+import { SeenCollection } from "../examples/check-producer.ts";
 import { alive } from "../examples/executor-jobs.ts";
 import { job, open, type Run } from "../src/index.ts";
 import { untilState, untilTrue } from "./support/processes.ts";
+import { freshKind, sharedRabbitmq } from "./support/rabbitmq.ts";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 /** How long a line may take: a limit, never a wait. */
@@ -281,7 +284,7 @@ test("examples/limits.ts keeps to its limits", async (t) => {
 
 test("examples/middleware.ts is around the enqueue and the attempt, and both are in one trace", async (t) => {
   const program = folder(t).start("middleware.ts");
-  assert.deepEqual(await program.exited, { code: 0, signal: null }, program.text);
+  await program.untilEnd();
   assert.deepEqual(program.lines, [
     "mail was enqueued: true",
     "attempt 1 of mail begins",
@@ -289,6 +292,18 @@ test("examples/middleware.ts is around the enqueue and the attempt, and both are
     "priority 5",
     "enqueue mail, process mail: one trace: true",
   ]);
+});
+
+test("examples/changes.ts changes jobs by hand, and the audit has every change", async (t) => {
+  const program = folder(t).start("changes.ts");
+  await program.untilEnd();
+  const stdout = program.lines.join("\n");
+  assert.match(
+    stdout,
+    /operator remove jobs kind="report" state="cancelled" 1\n.* operator edit job report-1 1\n.* ann promote/,
+  );
+  assert.match(stdout, /1 found, 1 removed, 0 failed$/m);
+  assert.match(stdout, /result: 'the report of 2026-11'.*\n.*result: 'the report of 2026-12'/s);
 });
 
 test("examples/schedules.ts runs what was planned, and the latest of what was missed", async (t) => {
@@ -352,6 +367,7 @@ for (const [page, examples] of [
   ["limits.md", ["limits.ts"]],
   ["dedupe.md", ["rerun.ts"]],
   ["schedules.md", ["schedules.ts"]],
+  ["changes.md", ["changes.ts"]],
   ["requests.md", ["llm-calls.ts", "webhooks.ts", "gently.ts"]],
 ] as const) {
   test(`the code in docs/${page} is that of ${examples.join(" and ")}`, () => {
@@ -402,4 +418,121 @@ test("executor-jobs: a heartbeat that the store can't take now is logged and sen
   assert.equal(await alive(run, () => done.promise, 5), "done");
   assert.equal(logged.mock.callCount(), 1);
   assert.match(String(logged.mock.calls[0]!.arguments[0]), /heartbeat of job a failed and is sent again/);
+});
+
+test("examples/collect.ts, its worker killed in every state and its producer in the middle, has every part and the result once", async (t) => {
+  const broker = await sharedRabbitmq();
+  const before = process.env["OUTLIVE_BROKER"];
+  process.env["OUTLIVE_BROKER"] = broker;
+  t.after(() => {
+    if (before === undefined) delete process.env["OUTLIVE_BROKER"];
+    else process.env["OUTLIVE_BROKER"] = before;
+  });
+  const { cwd, start } = folder(t);
+  const workers: Example[] = [];
+  /** Lets a worker run until it prints this, and kills it there. */
+  const killedAt = async (pattern: RegExp): Promise<void> => {
+    const worker = start("collect.ts", "work");
+    workers.push(worker);
+    await worker.until(pattern);
+    worker.kill("SIGKILL");
+    await worker.exited;
+  };
+  const asking = killedAt(/^asks for tx-1$/m);
+  asking.catch(() => {});
+  await workers[0]!.until(/^working$/m);
+  await start("collect.ts", "scan", "tx-1").untilEnd();
+  await asking;
+  const producer = start("collect.ts", "produce");
+  const collecting = killedAt(/^part \d+$/m);
+  collecting.catch(() => {});
+  await producer.until(/^sent 9$/m);
+  producer.kill("SIGKILL");
+  await collecting;
+  start("collect.ts", "produce");
+  await killedAt(/^loads tx-1$/m);
+  await killedAt(/^tx-1 is notified$|^result of tx-1$/m);
+  const last = start("collect.ts", "work");
+  await last.until(/^working$/m);
+  await using engine = await open(`sqlite:${join(cwd, "scans.db")}`, { logger: false });
+  const { jobs } = await untilTrue(
+    () => engine.list(),
+    ({ jobs: all }) =>
+      all.length === 5 && all.every(({ state, id }) => state === "succeeded" || id === "tx-1:clean-up"),
+    "everything that follows has run",
+  );
+  assert.equal(jobs.filter(({ kind }) => kind === "example-scan").length, 1, "one job follows the last part");
+  assert.equal(jobs.filter(({ kind }) => kind === "example-result").length, 1, "the notification is one job");
+  const found = (await engine.collection("tx-1"))!;
+  assert.deepEqual(
+    [found.state, found.series["files"]?.have, found.series["files"]?.missing, found.parked.length],
+    ["notified", 12, "", 0],
+  );
+  const all = [...workers, last].map(({ stdout }) => stdout).join("");
+  assert.match(all, /^loaded tx-1: 1 2 3 4 5 6 7 8 9 10 11 12$/m);
+  assert.deepEqual(
+    found.transitions.map(({ state }) => state),
+    ["requested", "collecting", "complete", "notified"],
+  );
+});
+
+test("examples/check-producer.ts says what is wrong with each message of a producer", () => {
+  const part = (ordinal: unknown, more: Record<string, unknown> = {}) => ({
+    "outlive-collection": "a",
+    "outlive-series": "files",
+    "outlive-ordinal": ordinal,
+    ...more,
+  });
+  const good = new SeenCollection();
+  for (const ordinal of [2, 1, 2]) good.see("part", Buffer.from(`${ordinal}`), part(ordinal), 2);
+  assert.deepEqual(good.missing(), ["no series was announced, by a header or by outlive-total or outlive-last"]);
+  good.see("header", Buffer.from('{"series":{"files":2}}'), { "outlive-collection": "a" }, 2);
+  assert.deepEqual([good.problems, good.missing()], [[], []]);
+  const bad = new SeenCollection();
+  bad.see("part", Buffer.from("x"), part(1), 1);
+  bad.see("part", Buffer.from("y"), part(1), 2);
+  bad.see("part", Buffer.from("y"), part(0), 2);
+  bad.see("part", Buffer.from("y"), part(5, { "outlive-sha256": "0" }), 2);
+  bad.see("part", Buffer.from("y"), {}, 2);
+  bad.see("header", Buffer.from("files: 3"), { "outlive-collection": "a" }, 2);
+  bad.see("header", Buffer.from('{"series":{"files":3}}'), { "outlive-collection": "a" }, 2);
+  bad.see("header", Buffer.from('{"series":{"files":4}}'), { "outlive-collection": "a" }, 2);
+  const reasons = [
+    /not persistent/,
+    /other bytes than before/,
+    /ordinal is 0/,
+    /hash of outlive-sha256/,
+    /no header outlive-collection/,
+    /no header outlive-series/,
+    /not JSON/,
+    /with 4 parts, and 3 before/,
+  ];
+  assert.equal(bad.problems.length, reasons.length, bad.problems.join("\n"));
+  for (const reason of reasons)
+    assert.ok(
+      bad.problems.some((one) => reason.test(one)),
+      String(reason),
+    );
+  assert.deepEqual(bad.missing(), [
+    "files 5 is beyond the 3 parts that were announced",
+    "the series files lacks 2 of 3 parts",
+  ]);
+});
+
+test("examples/check-producer.ts listens next to the real queues, and passes a producer that is right", async (t) => {
+  const [kind, url] = [freshKind(), await sharedRabbitmq()];
+  const checking = folder(t).start("check-producer.ts", url, kind);
+  await checking.until(/^listens/m);
+  const model = await amqplib.connect(url);
+  t.after(() => model.close());
+  const channel = await model.createConfirmChannel();
+  const headers = { "outlive-collection": "a", "outlive-series": "files", "outlive-ordinal": 1, "outlive-last": true };
+  channel.publish("outlive.collections", `${kind}.part`, Buffer.from("x"), {
+    persistent: true,
+    mandatory: true,
+    headers,
+  });
+  await channel.waitForConfirms();
+  await checking.untilEnd();
+  assert.match(checking.stdout, /^a: as it should be$/m);
 });

@@ -47,3 +47,13 @@ test("each requirement about workers in Redis names a test that is there", () =>
   assert.equal(rows.length, 12);
   for (const [, id, file, title] of rows) assert.ok(read(file!).includes(title!), `${id}: ${file} has "${title}"`);
 });
+
+test("each requirement of the HTTP queue is named by the title of a test in the file that its row names", () => {
+  const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
+  const rows = [...read("docs/requirements.md").matchAll(/^\| (HR-\d\d) \|[^|]*\| `([^`]+)` *\|$/gm)];
+  assert.equal(rows.length, 12);
+  for (const [, id, file] of rows) {
+    const title = new RegExp(`\\b(?:test|specify)\\(\\s*["\`](?:HR-\\d\\d )*${id} `);
+    assert.match(read(file!), title, `${id}: no title of ${file} names it`);
+  }
+});

@@ -1,7 +1,19 @@
 // One measured figure: ours, what it is held against, and whether the target is met. Only ratios of one run mean something on a
 // shared machine, so whatever has a floor or a base is judged by the ratio.
 
-export type Unit = "jobs/s" | "rows/s" | "requests/s" | "KB" | "ms" | "MB" | "MB/s" | "% of a core" | "µs of CPU";
+export type Unit =
+  | "jobs/s"
+  | "rows/s"
+  | "requests/s"
+  | "queries/s"
+  | "B"
+  | "KB"
+  | "ms"
+  | "commands/s"
+  | "MB"
+  | "MB/s"
+  | "% of a core"
+  | "µs of CPU";
 
 export interface Target {
   /** As people read it: "≥ 60 % of the floor". */

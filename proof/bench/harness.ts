@@ -88,6 +88,11 @@ export class Bench {
     }
   }
 
+  /** A new, empty folder. */
+  folder(): string {
+    return mkdtempSync(join(this.#root, "folder-"));
+  }
+
   /** Starts proof/bench/programs/<name>.ts and waits until it is set up. */
   async start(name: string, data: object, execArgv: readonly string[] = []): Promise<Program> {
     const program = new Program(name, data, execArgv, join(this.#root, "compiled"), (ended) =>

@@ -7,6 +7,7 @@ import { measureAgainst } from "./against/run.ts";
 import type { Figure } from "./figure.ts";
 import { Bench, type Metric } from "./harness.ts";
 import { batchMetrics } from "./batches/index.ts";
+import { collectionMetrics } from "./collections/index.ts";
 import { metrics } from "./metrics/index.ts";
 import { requestMetrics } from "./requests/index.ts";
 import { type AgainstOptions, type Options, readAgainst, readOptions, Usage } from "./options.ts";
@@ -28,16 +29,12 @@ process.exit();
 async function main(argv: readonly string[]): Promise<number> {
   const against = readAgainst(argv);
   if (against) return compareWith(against);
-  const metricsOf = (batches: boolean, requests: boolean): typeof metrics =>
-    requests ? requestMetrics : batches ? batchMetrics : metrics;
-  const options = readOptions(argv, (store, batches, requests) =>
-    metricsOf(batches, requests)[store].flatMap(({ names }) => names),
-  );
+  const metricsOf = ({ batches, requests, collections }: Pick<Options, "batches" | "requests" | "collections">) =>
+    collections ? collectionMetrics : requests ? requestMetrics : batches ? batchMetrics : metrics;
+  const options = readOptions(argv, (store, of) => metricsOf(of)[store].flatMap(({ names }) => names));
   const profile = options.profile === null ? null : resolve(options.profile);
   if (profile !== null) mkdirSync(profile, { recursive: true });
-  const chosen = metricsOf(options.batches, options.requests)[options.store].filter(({ names }) =>
-    names.some((name) => wanted(options, name)),
-  );
+  const chosen = metricsOf(options)[options.store].filter(({ names }) => names.some((name) => wanted(options, name)));
   if (options.peers && chosen.some(({ peers }) => peers?.[options.store])) installPeers();
   const bench = await Bench.open({ ...options, profile });
   const { figures, failed } = await measure(bench, chosen, options);

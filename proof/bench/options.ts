@@ -16,6 +16,8 @@ export interface Options {
   readonly batches: boolean;
   /** The metrics of requests, in place of the others. */
   readonly requests: boolean;
+  /** The metrics of collections, in place of the others. */
+  readonly collections: boolean;
   /** The metrics to run; null: all. */
   readonly only: readonly string[] | null;
   /** The folder of the drain's CPU profiles; null: none. */
@@ -45,6 +47,7 @@ export const USAGE = `npm run bench -- [options]
   --store name      sqlite (the default), postgres or redis, on a server that the bench starts
   --batches         the metrics of batches: rows, submission, ends, output, memory, and what they cost plain jobs
   --requests        the metrics of requests: rate, CPU, memory, lag, and the time to send again, alongside bare undici
+  --collections     the metrics of collections: MB/s from RabbitMQ and embedded alongside bare ones, memory, redelivery, reports
   --no-peers        PostgreSQL: without the engines next to us, which are installed into proof/bench/node_modules otherwise
 
 npm run bench -- --against REV [--store name] [--rounds 9] [--limit 1.05] [--only a,b] [--quick] [--strict] [--json]
@@ -63,6 +66,7 @@ const OPTIONS = {
   "no-peers": { type: "boolean", default: false },
   batches: { type: "boolean", default: false },
   requests: { type: "boolean", default: false },
+  collections: { type: "boolean", default: false },
   against: { type: "string" },
   rounds: { type: "string" },
   limit: { type: "string" },
@@ -76,15 +80,18 @@ const LIMIT = 1.05;
 
 export function readOptions(
   argv: readonly string[],
-  namesOf: (store: StoreName, batches: boolean, requests: boolean) => readonly string[],
+  namesOf: (
+    store: StoreName,
+    of: { readonly batches: boolean; readonly requests: boolean; readonly collections: boolean },
+  ) => readonly string[],
 ): Options {
   const { values, positionals } = parseArgs({ args: [...argv], allowPositionals: true, options: OPTIONS });
   if (values.help) throw new Usage(USAGE);
   if (values.rounds !== undefined || values.limit !== undefined)
     throw new Usage("--rounds and --limit belong to --against REV.");
   const store = storeOf(values.store ?? "sqlite");
-  if (values.batches && values.requests) throw new Usage("Use --batches or --requests.");
-  if (values.batches && store === "redis") throw new Usage("The store redis has no batches.");
+  if ([values.batches, values.requests, values.collections].filter(Boolean).length > 1)
+    throw new Usage("Use one of --batches, --requests and --collections.");
   if (positionals.length > (values.profile ? 1 : 0))
     throw new Usage(`${positionals.at(-1)} is not an option.\n${USAGE}`);
   return {
@@ -96,10 +103,8 @@ export function readOptions(
     limits: values.limits,
     batches: values.batches,
     requests: values.requests,
-    only:
-      values.only === undefined
-        ? null
-        : chosen(values.only.split(","), namesOf(store, values.batches, values.requests)),
+    collections: values.collections,
+    only: values.only === undefined ? null : chosen(values.only.split(","), namesOf(store, values)),
     profile: values.profile ? (positionals[0] ?? "bench-profile") : null,
   };
 }
@@ -109,7 +114,9 @@ export function readAgainst(argv: readonly string[]): AgainstOptions | null {
   const { values, positionals } = parseArgs({ args: [...argv], allowPositionals: true, options: OPTIONS });
   const { against: revision, store, only } = values;
   if (values.help || revision === undefined) return null;
-  const other = (["limits", "profile", "no-peers", "batches", "requests"] as const).find((name) => values[name]);
+  const other = (["limits", "profile", "no-peers", "batches", "requests", "collections"] as const).find(
+    (name) => values[name],
+  );
   if (other || positionals.length > 0)
     throw new Usage(`${other ? `--${other}` : positionals[0]} does not go with --against.\n${USAGE}`);
   return {

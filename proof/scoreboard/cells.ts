@@ -102,14 +102,14 @@ function twice(blocked: Blocked | undefined): string | undefined {
   return `**run ${blocked.starts} times**, again after ${time(blocked.secondAfterMs)} (${blocked.end})`;
 }
 
-/** With the ratio to ours: on the same store, or on PostgreSQL, which is a server as theirs is. */
+/** With the ratio to ours on the same store. */
 function rate(title: string, name: keyof Speed): Row {
   return {
     title,
     cell(contender, { cells }) {
       const value = cells[contender.id]?.speed?.[name];
       if (value === undefined) return NOT_MEASURED;
-      const ours = cells[contender.home === "sqlite" ? "outlive-sqlite" : "outlive-postgres"]?.speed?.[name];
+      const ours = cells[`outlive-${contender.home}`]?.speed?.[name];
       if (contender.package === null || ours === undefined) return count(value);
       return `${count(value)} (${ratio(value, ours)})`;
     },

@@ -76,6 +76,23 @@ export const contenders: readonly Contender[] = [
     better: [],
   },
   {
+    id: "outlive-redis",
+    name: "Outlive on Redis",
+    home: "redis",
+    adapter: "./peers/outlive.ts",
+    package: null,
+    native: false,
+    settings: {
+      default: "none",
+      fastest: OUTLIVE_FASTEST,
+      throughput: "none",
+    },
+    quoted: {},
+    durability:
+      "the same Redis as BullMQ's: a power loss may take the last second, which is then detected, counted and, as far as a process that knows of it lives, sent again",
+    better: [],
+  },
+  {
     id: "bullmq",
     name: "BullMQ",
     home: "redis",

@@ -105,7 +105,7 @@ function howItWasPlayed(): string {
 }
 
 function howFast(): string {
-  return `In brackets: the ratio to Outlive on the same store (BullMQ: to Outlive on PostgreSQL). These are short runs on a shared machine, in one process each; one
+  return `In brackets: the ratio to Outlive on the same store. These are short runs on a shared machine, in one process each; one
 process adds or works. Each figure is the median of three rounds, which the contenders play in turns. A drain is of 20,000 jobs or 4 s, whichever ends first, and counts the starts of
 handlers; adds are counted for a second.${remarks("speed")}
 

@@ -22,8 +22,8 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
   --total N                 go on until N batches were submitted, of at most 8 rows each
 
---collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers and the broker are killed
-  --store sqlite|postgres, --kills N, --seed N, --keep
+--collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker and a worker with the broker are killed
+  --store sqlite|postgres|redis, --kills N, --seed N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres|redis, --seed N, --workers N, --keys N, --keep

@@ -248,9 +248,16 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
     this.#ends.fail(row as BlockRow, error);
   }
 
-  commit(form: never, body: never): Promise<never> {
-    for (const row of this.#rows) if (!row.hasEnded) this.#ends.succeed(row);
-    return this.#run.commit(form, body);
+  async commit(form: never, body: never): Promise<never> {
+    const rows = this.#rows.filter(({ hasEnded }) => !hasEnded);
+    for (const row of rows) this.#ends.succeed(row);
+    try {
+      return await this.#run.commit(form, body);
+    } catch (thrown) {
+      // Or a worker that has lost its lease would release the block with rows marked that were never committed.
+      this.#ends.takeBack(rows);
+      throw thrown;
+    }
   }
 }
 
@@ -317,6 +324,13 @@ class Ends {
     if (row.hasEnded) return;
     this.#failed.push(failedRow(row, thrown));
     this.#ended(row);
+  }
+
+  /** They have not succeeded. */
+  takeBack(rows: readonly BlockRow[]): void {
+    this.#succeeded = this.#succeeded.filter((row) => !rows.includes(row));
+    for (const row of rows) row.hasEnded = false;
+    this.count -= rows.length;
   }
 
   #ended(row: BlockRow): void {

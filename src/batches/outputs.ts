@@ -9,6 +9,8 @@ const MAX_TEXT = 1 << 20;
 const MAX_NAME = 100;
 /** How many blocks one read of an assembly brings. The next read is under way while these are put together, so two of them are in memory. */
 const PAGE = 100;
+/** How many characters are encoded at once, at least. */
+const CHUNK = 1 << 16;
 
 export function assertOutput(file: unknown, text: unknown, line: number): void {
   const wrong =
@@ -50,18 +52,22 @@ export async function* assembled(
   file: string,
 ): AsyncGenerator<Uint8Array> {
   const encoder = new TextEncoder();
-  const rounds = Array.from({ length: round }, (_, at) => blocksOf(batches, id, at + 1, file));
-  for await (const lines of merged(rounds)) {
-    let joined = "";
-    for (const [, text] of lines) joined += text;
-    yield encoder.encode(joined);
-  }
+  const rounds = Array.from({ length: round }, (_, at) => pagesOf(batches, id, at + 1, file));
+  let joined = "";
+  for await (const page of rounds.length === 1 ? rounds[0]! : merged(rounds.map(blocksIn)))
+    for (const lines of page) {
+      for (const [, text] of lines) joined += text;
+      if (joined.length < CHUNK) continue;
+      yield encoder.encode(joined);
+      joined = "";
+    }
+  if (joined !== "") yield encoder.encode(joined);
 }
 
 type Lines = [line: number, text: string][];
 
-/** What each block of a round wrote to the file, by line. */
-async function* blocksOf(batches: Batches, batch: string, round: number, file: string): AsyncGenerator<Lines> {
+/** What the blocks of a round wrote to the file, by line. A page at a time: a step of a generator for each block cost as much as the text in it. */
+async function* pagesOf(batches: Batches, batch: string, round: number, file: string): AsyncGenerator<Iterable<Lines>> {
   const read = (after: number | null): Promise<OutputPage> => {
     const reading = batches.outputs(batch, round, file, after, PAGE);
     // Heard when its turn comes; the assembly may end before that.
@@ -71,8 +77,12 @@ async function* blocksOf(batches: Batches, batch: string, round: number, file: s
   for (let reading: Promise<OutputPage> | null = read(null); reading !== null;) {
     const { blocks, next }: OutputPage = await reading;
     reading = next === null ? null : read(next);
-    for (const parts of blocks) yield linesOf(parts);
+    yield Iterator.from(blocks).map(linesOf);
   }
+}
+
+async function* blocksIn(pages: AsyncIterable<Iterable<Lines>>): AsyncGenerator<Lines> {
+  for await (const page of pages) yield* page;
 }
 
 /** Most blocks end in one write, in the order of their lines: then nothing has to be sorted, and no line is there twice. */
@@ -93,9 +103,8 @@ function isInOrder(lines: Lines): boolean {
   return true;
 }
 
-/** Several streams of lines as one, by line. One stream passes as it is. */
-async function* merged(streams: readonly AsyncGenerator<Lines>[]): AsyncGenerator<Lines> {
-  if (streams.length === 1) return yield* streams[0]!;
+/** Several streams of lines as one, by line. */
+async function* merged(streams: readonly AsyncGenerator<Lines>[]): AsyncGenerator<readonly Lines[]> {
   const next = async (
     stream: AsyncGenerator<Lines>,
   ): Promise<{ stream: AsyncGenerator<Lines>; lines: Lines } | null> => {
@@ -108,11 +117,11 @@ async function* merged(streams: readonly AsyncGenerator<Lines>[]): AsyncGenerato
     const bound = Math.min(...heads.filter((head) => head !== first).map(({ lines }) => lines[0]![0]));
     const cut = first.lines.findIndex(([line]) => line > bound);
     if (cut === -1) {
-      yield first.lines;
+      yield [first.lines];
       const following = await next(first.stream);
       heads = heads.flatMap((head) => (head !== first ? [head] : following ? [following] : []));
     } else {
-      yield first.lines.slice(0, cut);
+      yield [first.lines.slice(0, cut)];
       first.lines = first.lines.slice(cut);
     }
   }

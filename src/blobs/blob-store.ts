@@ -48,6 +48,8 @@ export interface BlobExpectation {
   readonly size?: number;
   /** The SHA-256 that the bytes must have, in hexadecimal. */
   readonly sha256?: string;
+  /** This process has just made `sha256` of the same Uint8Array: a store need not make it a second time. Default: it does. */
+  readonly isHashed?: true;
 }
 
 /** A blob that is being read. */

@@ -201,14 +201,20 @@ function ofDead(all: readonly KindStatus[]): Advice[] {
 
 function ofPaused(all: readonly KindStatus[]): Advice[] {
   const kinds = all.filter(({ paused }) => paused);
-  return kinds.map(({ kind, ready }) =>
-    say({
+  const how = ({ pause }: KindStatus): string => {
+    if (pause === undefined) return "";
+    const end = pause.until === null ? "" : ` until ${new Date(pause.until).toISOString()}`;
+    return `${pause.reason === null ? "" : ` (${pause.reason})`} by ${pause.by}${end}`;
+  };
+  return kinds.map((status) => {
+    const { kind, ready } = status;
+    return say({
       code: "paused",
       kinds: [kind],
-      text: `The kind ${kind} is paused; ${count(ready, "job waits", "jobs wait")}.`,
+      text: `The kind ${kind} is paused${how(status)}; ${count(ready, "job waits", "jobs wait")}.`,
       next: `outlive resume ${shellWord(kind)}`,
-    }),
-  );
+    });
+  });
 }
 
 /** While no worker is there, no schedule is declared: that says nothing of a deploy. */

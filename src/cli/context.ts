@@ -1,5 +1,6 @@
 // What every command gets: the resolved configuration, an engine on the store, and the terminal. Everything a command
 // opens is closed when it ends. Also the forms of arguments and option values.
+import { hostname, userInfo } from "node:os";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { type LoadedConfig, loadConfig } from "../engine/config.ts";
 import type { Engine } from "../engine/engine.ts";
@@ -136,6 +137,28 @@ export function filterOf(flags: FilterFlags, now: number): JobFilter {
     ...(flags.olderThan !== undefined && { createdBefore: now - flags.olderThan }),
     ...(flags.newerThan !== undefined && { createdAfter: now - flags.newerThan }),
   };
+}
+
+/** Who changes something, and why: for the audit. */
+export function withBy(command: Command): Command {
+  return command
+    .option("--reason <text>", "why, for the audit")
+    .option("--actor <name>", "who does it, for the audit (default: cli/USER@HOST)");
+}
+
+export function byOf(command: Command): { readonly actor: string; readonly reason?: string } {
+  const { actor, reason } = command.opts<{ actor?: string; reason?: string }>();
+  return { actor: actor ?? cliActor(), ...(reason !== undefined && { reason }) };
+}
+
+function cliActor(): string {
+  let user = "unknown";
+  try {
+    user = userInfo().username;
+  } catch {
+    // A user without a name, in a container for instance.
+  }
+  return `cli/${user}@${hostname()}`.slice(0, 255);
 }
 
 // JSON as an argument of a command, or from stdin. What is not JSON is a usage error that shows where.

@@ -11,7 +11,7 @@ import { enqueueCommand, signalCommand } from "./commands/enqueue.ts";
 import { initCommand, migrateCommand } from "./commands/migrate.ts";
 import { jobCommand, whyCommand, jobsCommand } from "./commands/job.ts";
 import { limitCommand, limitsCommand } from "./commands/limit.ts";
-import { pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
+import { auditCommand, pauseCommand, quarantineCommand, retryCommand } from "./commands/operate.ts";
 import { incidentsCommand } from "./commands/incidents.ts";
 import { recoverCommand, recoveryCommand } from "./commands/recover.ts";
 import { schedulesCommand } from "./commands/schedules.ts";
@@ -213,6 +213,7 @@ export const COMMANDS: readonly Register[] = [
   retryCommand,
   quarantineCommand,
   pauseCommand,
+  auditCommand,
   limitCommand,
   limitsCommand,
   schedulesCommand,

@@ -8,7 +8,7 @@ export interface PartBlobs {
   put(
     key: string,
     data: Uint8Array,
-    expected?: { readonly size?: number; readonly sha256?: string },
+    expected?: { readonly size?: number; readonly sha256?: string; readonly isHashed?: true },
   ): Promise<{ readonly size: number; readonly sha256: string }>;
   get(key: string): AsyncIterable<Uint8Array>;
   delete(keys: readonly string[]): Promise<void>;

@@ -96,6 +96,7 @@ export class CollectionClient {
   readonly #deps: CollectionClientDeps;
   #intake: Intake | undefined;
 
+  /** Use the engine. @internal */
   constructor(deps: CollectionClientDeps) {
     this.#deps = deps;
   }
@@ -254,7 +255,8 @@ export class CollectionClient {
     const parked = row.parked === 0 ? [] : await collections.parked({ collection: id }, MAX_PARKED, null);
     const series: Record<string, SeriesInfo> = {};
     for (const { name, expected, have, bytes } of row.series) {
-      const isWhole = expected !== null && have >= expected && !isOpen(state);
+      // Each ordinal counts once, and none is beyond the number: as many as expected are all.
+      const isWhole = expected !== null && have >= expected;
       const missing = isWhole ? "" : rangesText(await collections.missing(id, name, MAX_RANGES));
       series[name] = { expected, have, missing, bytes };
     }

@@ -10,6 +10,7 @@ import {
 import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
+import type { AuditRecord, By } from "../job/audit.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { openBlobs } from "../blobs/open.ts";
 import {
@@ -26,7 +27,15 @@ import type { AnyContract, JobContract } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
-import { type Enqueued, isTerminal, JOB_STATES, type JobId, type JobDetails, type JobDraft } from "../job/job.ts";
+import {
+  type Enqueued,
+  isTerminal,
+  JOB_STATES,
+  type JobDetails,
+  type JobDraft,
+  type JobId,
+  type JobState,
+} from "../job/job.ts";
 import type { Json } from "../job/json.ts";
 import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -35,16 +44,26 @@ import { systemClock, systemRandom } from "../platform/clock.ts";
 import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
-import type { JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
+import type { CancelOptions, JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import { type ClientStore, storeAt } from "../stores/registry.ts";
-import { checkedEnqueue, type CommitForm, type NoPromise, transactionsFor } from "../worker/run.ts";
+import {
+  type AwaitedJob,
+  awaitedJob,
+  checkedEnqueue,
+  type CommitForm,
+  type NoPromise,
+  transactionsFor,
+} from "../worker/run.ts";
 import { ScheduleClient } from "../schedules/schedules.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
+import { responseBlob } from "../requests/body.ts";
 import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
+import { type AuditOptions, type BulkChange, type BulkOptions, type BulkResult, Changes } from "./changes.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { aroundEnqueue, type Middleware } from "./middleware.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
+import { follow, type FollowedJob, type FollowOptions } from "./follow.ts";
 import { Results } from "./results.ts";
 
 /** The options of `connect`. */
@@ -79,19 +98,22 @@ const BATCH_CHARACTERS = 4 << 20;
 
 /** Enqueues, reads and changes jobs; runs none. Made by `connect()`. */
 export class Client {
+  /** @internal */
   protected readonly store: Store;
+  /** @internal */
   protected readonly contracts: ReadonlyMap<string, AnyContract>;
   readonly #newId: () => string;
   readonly #release: () => Promise<void>;
   readonly #events: Emitter;
-  /** The kinds of batches that this program knows. */
+  /** The kinds of batches that this program knows. @internal */
   protected readonly batchKinds: ReadonlyMap<string, AnyBatch>;
   #results: Results | undefined;
+  #changes: Changes | undefined;
   #batchClient: BatchClient | undefined;
-  /** The schedules that this program declares. */
+  /** The schedules that this program declares. @internal */
   protected readonly declaredSchedules: ReadonlyMap<string, ScheduleDeclaration>;
   #schedules: ScheduleClient | undefined;
-  /** The kinds of collections that this program knows. */
+  /** The kinds of collections that this program knows. @internal */
   protected readonly collectionKinds: ReadonlyMap<string, AnyCollection>;
   readonly #blobs: BlobStore | null;
   #collectionClient: CollectionClient | undefined;
@@ -99,7 +121,7 @@ export class Client {
   readonly #around: EnqueueAround | null;
   #closed = false;
 
-  /** Use `connect` or `open`. */
+  /** Use `connect` or `open`. @internal */
   constructor(
     store: Store,
     contracts: ReadonlyMap<string, AnyContract>,
@@ -221,8 +243,7 @@ export class Client {
     assertKey(id, "The job's id");
     const { timeout } = options;
     const timeoutMs = timeout === undefined ? null : durationMs(timeout, `The timeout for the result of job ${id}`);
-    this.#results ??= new Results(this.store, systemClock);
-    return this.#results.wait(id, timeoutMs) as Promise<Result>;
+    return this.#waiting().wait(id, timeoutMs) as Promise<Result>;
   }
 
   /**
@@ -237,6 +258,71 @@ export class Client {
   ): Promise<SentSignal> {
     const signal = makeSignal(jobId, name, payload, options, this.#newId);
     return signalResult(signal, await this.store.operate.signal(signal));
+  }
+
+  /**
+   * How all these jobs ended, in the order of the ids, once they have, however they ended; or how they stand when `timeout` has passed. One read at a time for
+   * all of them.
+   */
+  async wait<Result = Json>(
+    ids: readonly JobId<Result>[],
+    options: { readonly timeout?: Duration } = {},
+  ): Promise<readonly AwaitedJob<Result>[]> {
+    for (const id of ids) assertKey(id, "A job's id");
+    const { timeout } = options;
+    const timeoutMs = timeout === undefined ? null : durationMs(timeout, "The timeout of wait");
+    return (await this.#waiting().ended(ids, timeoutMs)).map((outcome) => awaitedJob<Result>(outcome));
+  }
+
+  /**
+   * What happens to these jobs, as it is found by reading their rows: how each stands first, then every change that a read finds, until all have ended. What
+   * happens between two reads is one event. For a web process; in a worker, `engine.on` hears everything at once.
+   */
+  follow<Result = Json>(
+    ids: readonly JobId<Result>[],
+    options: FollowOptions = {},
+  ): AsyncIterable<FollowedJob<Result>> {
+    for (const id of ids) assertKey(id, "A job's id");
+    return follow<Result>(this.store, systemClock, ids, options);
+  }
+
+  /**
+   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
+   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   */
+  cancel(id: string, options: CancelOptions & By = {}): Promise<JobState> {
+    return this.changes.cancel(id, options);
+  }
+
+  /** Queues a finished job again, with its counters at zero and its steps kept. With an `input` it runs with that, and its kept steps are deleted. */
+  retry(id: string, options: { readonly input?: unknown } & By = {}): Promise<JobState> {
+    return this.changes.retry(id, options);
+  }
+
+  /** Makes a delayed job ready now. One that waits for a signal, for other jobs or in a sleep is refused. */
+  promote(id: string, by: By = {}): Promise<JobState> {
+    return this.changes.promote(id, by);
+  }
+
+  /**
+   * Deletes a job with all that belongs to it: input, result, steps, log, history, signals and blobs. One that has not ended ends first, and what waits for it goes on.
+   * As long as its parent is unfinished, an empty job with the error REMOVED stays in its place. A running one is refused. The audit and incidents keep its id.
+   */
+  remove(id: string, by: By = {}): Promise<void> {
+    return this.changes.remove(id, by);
+  }
+
+  /**
+   * Changes all jobs that a filter finds, in transactions of 100, with one audit entry. Without a state: retry takes dead ones, cancel queued and running ones,
+   * promote delayed ones, remove all that have ended. Killed half-way, what was changed is in the audit; run it again.
+   */
+  bulk(change: BulkChange, filter: JobFilter, options: BulkOptions = {}): Promise<BulkResult> {
+    return this.changes.bulk(change, filter, options);
+  }
+
+  /** What people changed, the newest first. */
+  audit(options: AuditOptions = {}): Promise<readonly AuditRecord[]> {
+    return this.changes.audit(options);
   }
 
   /** The whole story of one job, or null. */
@@ -335,7 +421,7 @@ export class Client {
     return { job: await this.ingestAs(this.#newId(), batch as unknown as AnyBatch, source, options) };
   }
 
-  /** As `ingest`, by a job of this id. */
+  /** As `ingest`, by a job of this id. @internal */
   protected async ingestAs(
     id: string,
     batch: AnyBatch,
@@ -550,9 +636,32 @@ export class Client {
     }));
   }
 
-  /** For what consumes messages in this process. */
+  /** For what consumes messages in this process. @internal */
   protected get collectionClient(): CollectionClient {
     return this.#collections();
+  }
+
+  #waiting(): Results {
+    return (this.#results ??= new Results(this.store, systemClock));
+  }
+
+  /** What people change. @internal */
+  protected get changes(): Changes {
+    const { store, contracts } = this;
+    return (this.#changes ??= new Changes({
+      store,
+      contracts,
+      newId: this.#newId,
+      forget: async (job) => {
+        const blob = responseBlob(job);
+        if (blob !== null) await this.#blobs?.delete([blob]);
+      },
+    }));
+  }
+
+  /** @internal */
+  protected get newId(): () => string {
+    return this.#newId;
   }
 
   /** Closes the connection to the store. What is under way ends first. */
@@ -567,6 +676,7 @@ export class Client {
     return this.close();
   }
 
+  /** @internal */
   protected draft(
     contract: AnyContract,
     input: unknown,
@@ -578,6 +688,7 @@ export class Client {
     return makeDraft(contract, input, options, newId);
   }
 
+  /** @internal */
   protected assertKnown(contract: { readonly name: string } | undefined): void {
     // Undefined is what a circle of imports makes of a contract.
     if (!contract || this.contracts.get(contract.name) !== contract) throw unknownKind(contract?.name, this.contracts);

@@ -14,7 +14,7 @@ import type { Node } from "yaml";
 
 type FileOptions = Omit<
   EngineOptions,
-  "jobs" | "logger" | "onEvent" | "middleware" | "readOnly" | "broker" | "postgres" | "redis"
+  "jobs" | "logger" | "onEvent" | "middleware" | "readOnly" | "postgres" | "redis"
 > & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
@@ -136,7 +136,7 @@ export function resolveConfig(
       value:
         key === "store"
           ? shownAddress(store)
-          : key === "liveness"
+          : key === "liveness" || (key === "broker" && typeof valueOf(key, storeName) === "string")
             ? shownAddress(String(valueOf(key, storeName)))
             : (shownBlobs(valueOf(key, storeName)) ?? row.otherwise),
       source: set.get(key)?.source ?? "default",
@@ -145,7 +145,7 @@ export function resolveConfig(
   };
 }
 
-/** A blob store is shown as the place where it is. */
+/** A blob store or a broker is shown as the place where it is. */
 function shownBlobs(value: unknown): unknown {
   return typeof value === "object" && value !== null && "place" in value ? value.place : value;
 }
@@ -164,7 +164,7 @@ export function leavesOf(config: object, sourceOf: (path: readonly string[]) => 
 
 /** Whether the value of this setting may be an object, whose keys are not settings. */
 export function mayBeObject(key: string): boolean {
-  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs"].includes(SETTINGS[key as SettingKey].type);
+  return Object.hasOwn(SETTINGS, key) && ["concurrency", "blobs", "broker"].includes(SETTINGS[key as SettingKey].type);
 }
 
 /** An error of the configuration. */

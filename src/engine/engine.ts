@@ -13,27 +13,29 @@ import type { RequestWorker } from "../requests/request-worker.ts";
 import type { Wire } from "../requests/wire.ts";
 import type { AnyRequest } from "../requests/contract.ts";
 import type { SecretSource } from "../requests/secrets.ts";
-import { type CollectionState, isOpen } from "../job/collections.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import { EVENT_NAMES, type EventBus, type EventName, type Listener } from "../job/events.ts";
-import { isTerminal, type JobState, type KindSettings } from "../job/job.ts";
+import { isTerminal, type KindSettings } from "../job/job.ts";
 import { type Clock, type Duration, durationMs, pause, type Random } from "../job/time.ts";
 import { type ProcessIdentity, VERSION } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { Backend } from "../stores/backend.ts";
 import type { Broker } from "../stores/broker.ts";
 import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
-import type { CancelOptions, KindCounts, OperatorAnswer } from "../stores/port.ts";
+import type { KindCounts } from "../stores/port.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
+import type { By } from "../job/audit.ts";
+import type { PauseOptions } from "./changes.ts";
 import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { aroundEnqueue, aroundKinds, type Middleware } from "./middleware.ts";
 import { Operator } from "./operator.ts";
 import { closest, refuse } from "./option-checks.ts";
 import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettings } from "./options.ts";
+import { runFetch } from "./request.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
 import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
@@ -97,7 +99,7 @@ export class Engine extends Client {
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
   #starting: Promise<WorkerHandle> | undefined;
 
-  /** Use `open`. */
+  /** Use `open`. @internal */
   constructor(wiring: Wiring) {
     super(wiring.backend.store, wiring.contracts, () => wiring.backend.close(), {
       ...(wiring.batches && { batches: wiring.batches }),
@@ -109,7 +111,11 @@ export class Engine extends Client {
       ...(wiring.middleware && { middleware: wiring.middleware }),
     });
     this.#wiring = wiring;
-    this.operator = new Operator(wiring, { own: () => this.#host?.id, report: () => this.report() });
+    this.operator = new Operator(wiring, {
+      own: () => this.#host?.id,
+      report: () => this.report(),
+      changes: this.changes,
+    });
   }
 
   /** Calls the listener at every event of this name, and returns a function that ends that. A listener that throws harms nothing. */
@@ -169,6 +175,7 @@ export class Engine extends Client {
         kinds: middleware === undefined ? kinds : this.#wrapped(middleware, kinds),
         ...(around && { around }),
         assertKnown: (contract) => this.assertKnown(contract),
+        fetchOf: (attempt, given) => runFetch(attempt, given, this.#wiring.wire?.wire),
         draft: async (contract, input, given: EnqueueOptions, idSeed) => {
           const draft = await this.draft(contract, input, given, () => "");
           return given.id === undefined ? { ...draft, id: childId(idSeed(contentOf(draft))) } : draft;
@@ -367,15 +374,6 @@ export class Engine extends Client {
     };
   }
 
-  /** Says how many collections have not ended, if this program knows any kind of them. Called by `open`. */
-  async reportCollections(): Promise<void> {
-    if (this.collectionKinds.size === 0 || this.#wiring.backend.store.collections === undefined) return;
-    const unfinished: Partial<Record<CollectionState, number>> = {};
-    for (const { state, count } of await this.collectionCounts())
-      if (isOpen(state) || state === "complete") unfinished[state] = (unfinished[state] ?? 0) + count;
-    if (Object.keys(unfinished).length > 0) this.#wiring.bus.emit("collections.found", { counts: unfinished });
-  }
-
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
   async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
@@ -400,35 +398,19 @@ export class Engine extends Client {
     }
   }
 
-  /**
-   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
-   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
-   */
-  async cancel(id: string, options: CancelOptions = {}): Promise<JobState> {
-    assertKey(id, "The job's id");
-    const answer = await this.store.operate.cancel(id, "operator", options);
-    return answer.is === "requested" ? "running" : stateAfter(id, "cancel", answer);
-  }
-
-  /** Queues a finished job again, with its counters at zero and its steps kept. */
-  async retry(id: string): Promise<JobState> {
-    assertKey(id, "The job's id");
-    return stateAfter(id, "retry", await this.store.operate.retry(id, "operator"));
-  }
-
   /** Limits, weights and pauses of single keys, changed while everything works. */
   get limits(): KeyLimits {
-    return (this.#limits ??= new KeyLimits(this.store));
+    return (this.#limits ??= new KeyLimits(this.store, this.newId));
   }
 
-  /** No worker claims jobs of this kind until `resume`. What runs goes on. */
-  async pause(kind: { readonly name: string } | string): Promise<void> {
-    await this.#setPaused(kind, true);
+  /** No worker claims jobs of this kind until `resume`, or until the pause ends. What runs goes on; occurrences of its schedules obey `missed`. A second pause replaces the first. */
+  pause(kind: { readonly name: string } | string, options: PauseOptions = {}): Promise<void> {
+    return this.changes.pause(kind, options);
   }
 
   /** Ends the pause of a kind: workers take its jobs again. */
-  async resume(kind: { readonly name: string } | string): Promise<void> {
-    await this.#setPaused(kind, false);
+  resume(kind: { readonly name: string } | string, by: By = {}): Promise<void> {
+    return this.changes.resume(kind, by);
   }
 
   /** How the store, the kinds and the workers are. */
@@ -470,20 +452,7 @@ export class Engine extends Client {
     await this.#wiring.broker?.close();
     await super.close();
   }
-
-  async #setPaused(kind: { readonly name: string } | string, paused: boolean): Promise<void> {
-    const name = typeof kind === "string" ? kind : kind.name;
-    if (!(await this.store.operate.setPaused(name, paused)))
-      throw new OutliveError(
-        ErrorCode.notFound,
-        `No kind ${JSON.stringify(name)} is in the store.`,
-        "Check the name; a kind appears with the first program that declares it.",
-        { kind: name },
-      );
-  }
 }
-
-// What an operator's change came to, as a state or as the error that says why not.
 
 export function blobNamed(blobs: BlobStore | null, key: string): AsyncIterable<Uint8Array> {
   if (blobs) return blobs.get(key);
@@ -493,48 +462,4 @@ export function blobNamed(blobs: BlobStore | null, key: string): AsyncIterable<U
     'Pass one to open(), for instance `blobs: "./blobs"`.',
     { blob: key },
   );
-}
-
-function stateAfter(id: string, change: "cancel" | "retry", answer: OperatorAnswer): JobState {
-  switch (answer.is) {
-    case "applied":
-      return answer.state;
-    case "requested":
-      return "running";
-    case "missing":
-      throw new OutliveError(
-        ErrorCode.notFound,
-        `There is no job ${id}.`,
-        "Check the id; finished jobs are kept for the retention time only.",
-        { jobId: id },
-      );
-    case "wrong-state":
-      throw wrongState(id, change, answer.state);
-    case "key-held":
-      throw new OutliveError(
-        ErrorCode.keyHeld,
-        `Job ${id} can't be retried: job ${answer.holder} is unfinished and holds its dedupe key ${JSON.stringify(answer.dedupeKey)}.`,
-        "Cancel that job, or let it finish.",
-        { jobId: id, holder: answer.holder, dedupeKey: answer.dedupeKey },
-      );
-    case "of-batch":
-      throw new OutliveError(
-        ErrorCode.wrongState,
-        `Job ${id} can't be retried alone: it is a block of batch ${answer.batch}, and its rows have been counted.`,
-        `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(answer.batch)}), or outlive retry --batch ${answer.batch}`,
-        { jobId: id, batch: answer.batch },
-      );
-  }
-}
-
-/** Only what has ended can be retried, and only what has not can be cancelled. */
-function wrongState(id: string, change: "cancel" | "retry", state: JobState): OutliveError {
-  const [what, hint] =
-    change === "cancel"
-      ? [
-          "it has ended and will not run again, so there is nothing to cancel",
-          `Leave it, and it goes after the retention time; or run it again: outlive retry ${id}, or engine.retry(id).`,
-        ]
-      : ["it has not ended, so there is nothing to retry", "It runs without that. Only finished jobs can be retried."];
-  return new OutliveError(ErrorCode.wrongState, `Job ${id} is ${state}; ${what}.`, hint, { jobId: id, state });
 }

@@ -1,4 +1,5 @@
 // Single keys while everything works: a limit of their own, a weight, a pause, and how they stand.
+import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/audit.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { type JobKey, jobKey, type KeyPause, type KeyState } from "../job/limits.ts";
@@ -11,32 +12,41 @@ const MAX_LISTED = 1_000;
 /** `engine.limits`: reads and changes what is set for single keys. */
 export class KeyLimits {
   readonly #store: Store;
+  readonly #newId: () => string;
 
-  constructor(store: Store) {
+  /** Use `engine.limits`. @internal */
+  constructor(store: Store, newId: () => string) {
     this.#store = store;
+    this.#newId = newId;
   }
 
   /** Gives one key of a limit a limit or a weight of its own; null: that of the limit again. It replaces what was set before. What runs goes on. */
-  async set(limit: string, key: string, own: KeyLimitOptions | null): Promise<void> {
+  async set(limit: string, key: string, own: KeyLimitOptions | null, by: By = {}): Promise<void> {
     const named = namedKey(limit, key);
-    await this.#store.operate.setLimit(named, own === null ? null : keyLimit(limit, key, own));
+    const entry = this.#entry("limit", named, by);
+    await this.#store.operate.setLimit(named, own === null ? null : keyLimit(limit, key, own), entry);
   }
 
   /** Nothing of this key starts until `resume`, or for so long, also what was admitted before. What runs goes on. A second pause replaces the first. */
   pause(limit: string, key: string, options: KeyPauseOptions): Promise<void> {
-    return this.#pause(limit, key, keyPause(limit, key, options));
+    const { actor, reason } = options;
+    return this.#pause(limit, key, keyPause(limit, key, options), { reason, ...(actor !== undefined && { actor }) });
   }
 
   /** The key starts jobs again. */
-  resume(limit: string, key: string): Promise<void> {
-    return this.#pause(limit, key, null);
+  resume(limit: string, key: string, by: By = {}): Promise<void> {
+    return this.#pause(limit, key, null, by);
   }
 
-  async #pause(limit: string, key: string, pause: KeyPause | null): Promise<void> {
+  #entry(action: AuditAction, { limit, key }: JobKey, by: By): AuditEntry {
+    return auditEntry(this.#newId(), action, `key ${key} of limit ${limit}`, by);
+  }
+
+  async #pause(limit: string, key: string, pause: KeyPause | null, by: By): Promise<void> {
     const named = namedKey(limit, key);
     const { operate, name } = this.#store;
     if (operate.pauseKey === undefined) throw notOffered(name, "pause one key", "Pause the kind instead.");
-    await operate.pauseKey(named, pause);
+    await operate.pauseKey(named, pause, this.#entry(pause === null ? "resume" : "pause", named, by));
   }
 
   /** How one key stands: what applies to it, what it holds, whether it is paused. */

@@ -1,12 +1,14 @@
 // Opening a store by its address. `open()`: options, store, log and start-up recovery, in that order; it resolves only when recovery is
 // finished. And the check and the repair of a store that may be too damaged to be opened.
 import { openBlobs } from "../blobs/open.ts";
+import { type CollectionState, isOpen } from "../job/collections.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import { EventBus } from "../job/events.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { checkProcess, processIdentity } from "../platform/identity.ts";
 import { assertNotBundled } from "../platform/program-file.ts";
 import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
+import type { Broker } from "../stores/broker.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
 import { attachLog, consoleLogger } from "../telemetry/log.ts";
 import { batchesOf, schedulesOf } from "./batch.ts";
@@ -26,11 +28,11 @@ import { type EngineOptions, engineSettings, settingsWithDefaults } from "./opti
  */
 export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
   if (options.readOnly === true) return attach(where, options);
-  const { engine, declare, abandon } = await make(where, options, true);
+  const { engine, declare, reportCollections, abandon } = await make(where, options, true);
   try {
     await declare();
     await engine.operator.recoverAtOpen();
-    await engine.reportCollections();
+    await reportCollections();
   } catch (thrown) {
     await abandon();
     throw thrown;
@@ -47,14 +49,16 @@ async function make(
   where: string | OutliveConfig,
   given: EngineOptions,
   migrate: boolean,
-): Promise<{ engine: Engine; declare: () => Promise<void>; abandon: () => Promise<void> }> {
+): Promise<Record<"declare" | "reportCollections" | "abandon", () => Promise<void>> & { engine: Engine }> {
   const { store: url, options } = resolveCall(where, given);
   const row = storeAt(url);
   const settings = engineSettings(options, row.name);
   if (migrate && !row.isPrivate(url)) assertNotBundled();
   const jobs = options.jobs ?? [];
   const contracts = contractsOf(jobs);
+  const collections = collectionsOf(jobs);
   const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
+  const broker = await brokerOf(options.broker);
   const bus = new EventBus(toStoredError);
   if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
   if (options.onEvent) bus.onAny(options.onEvent);
@@ -81,8 +85,8 @@ async function make(
     secrets: options.secrets ?? {},
     ...(options.network && { wire: { wire: options.network } }),
     schedules: schedulesOf(jobs),
-    collections: collectionsOf(jobs),
-    broker: options.broker ?? null,
+    collections,
+    broker,
     ...(options.middleware && { middleware: options.middleware }),
     blobs,
     ...deps,
@@ -99,7 +103,20 @@ async function make(
     await backend.opened?.(false);
     await engine.close();
   };
-  return { engine, declare: () => backend.store.declare(kinds), abandon };
+  const reportCollections = async (): Promise<void> => {
+    if (collections.size === 0 || backend.store.collections === undefined) return;
+    const counts: Partial<Record<CollectionState, number>> = {};
+    for (const { state, count } of await engine.collectionCounts())
+      if (isOpen(state) || state === "complete") counts[state] = (counts[state] ?? 0) + count;
+    if (Object.keys(counts).length > 0) bus.emit("collections.found", { counts });
+  };
+  return { engine, declare: () => backend.store.declare(kinds), reportCollections, abandon };
+}
+
+/** Its driver is loaded when it is connected; without a broker not even its adapter is. */
+async function brokerOf(given: EngineOptions["broker"]): Promise<Broker | null> {
+  if (given === undefined) return null;
+  return typeof given === "string" ? (await import("../brokers/rabbitmq/rabbitmq.ts")).rabbitmq(given) : given;
 }
 
 // Checks and repairs a store by its address, also one that can't be opened. For command lines; it starts nothing and accepts no work.

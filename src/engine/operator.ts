@@ -3,7 +3,9 @@
 import type { AnyContract } from "../job/contract.ts";
 import { type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
-import type { Enqueued } from "../job/job.ts";
+import type { By } from "../job/audit.ts";
+import type { Enqueued, JobState } from "../job/job.ts";
+import type { Json } from "../job/json.ts";
 import { pause } from "../job/time.ts";
 import { FailureDetector, type Lost, RESTORED } from "../recovery/failure-detector.ts";
 import { failedReport, reportText, withFailures } from "../recovery/incident.ts";
@@ -14,6 +16,7 @@ import { type Death, isProof, type Probe, type ProcessState, type WorkerRow } fr
 import { readOnlyError } from "../stores/observed.ts";
 import type { Backup, BackupOptions, Finding, LockHolder, Store, StoreHealth } from "../stores/port.ts";
 import { evidenceText } from "../telemetry/log.ts";
+import type { Changes } from "./changes.ts";
 import type { Report } from "./client.ts";
 import type { Wiring } from "./engine.ts";
 import { blocker } from "./why.ts";
@@ -23,6 +26,7 @@ interface OperatedEngine {
   /** The worker of this process, if one runs. */
   readonly own: () => string | undefined;
   readonly report: () => Promise<Report | null>;
+  readonly changes: Changes;
 }
 
 /** `engine.operator`: what a person does to the store in operation. */
@@ -31,7 +35,7 @@ export class Operator {
   readonly #engine: OperatedEngine;
   readonly #passes: RecoveryPasses;
 
-  /** Use `engine.operator`. */
+  /** Use `engine.operator`. @internal */
   constructor(wiring: Wiring, engine: OperatedEngine) {
     this.#wiring = wiring;
     this.#engine = engine;
@@ -87,6 +91,17 @@ export class Operator {
     const draft = await makeDraft(contract, input, options, idSource(clock, random));
     const [enqueued] = await this.#store.enqueue([draft]);
     return enqueued!;
+  }
+
+  /**
+   * Queues a finished job again with another input, also of a kind that this program does not know: then its schema is not asked. A kind with limits must be
+   * known: its keys are computed by the contract.
+   */
+  async retryWith(id: string, input: Json, by: By = {}): Promise<JobState> {
+    const job = await this.#store.inspect.get(id);
+    const isKnown = job === null || this.#wiring.contracts.has(job.kind);
+    if (!isKnown && (await this.#store.inspect.isLimited(job.kind))) throw needsContract(job.kind);
+    return this.#engine.changes.retry(id, { ...by, input, unchecked: !isKnown });
   }
 
   /** The health of the store, without what is in it. */

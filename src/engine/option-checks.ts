@@ -78,6 +78,8 @@ export function accepts(row: Setting, value: unknown): boolean {
       return isText(value) || (Array.isArray(value) && value.length > 0 && value.every(isText));
     case "blobs":
       return isText(value) ? !/^[a-z][a-z0-9+.-]+:/i.test(value as string) : isBlobStore(value);
+    case "broker":
+      return typeof value === "string" ? /^amqps?:\/\/./.test(value) : isBroker(value);
     case "listen":
       return typeof value === "string" && (value === "off" || listenAddress(value) !== null);
     case "concurrency": {
@@ -116,6 +118,8 @@ export function takes(row: Setting): string {
       return "a glob or a list of globs";
     case "blobs":
       return 'a folder such as "./blobs", or in code what s3({ ... }) or azure({ ... }) of outlive/blobs returns';
+    case "broker":
+      return 'an address such as "amqp://user:password@host/vhost", or in code what rabbitmq() of outlive/rabbitmq returned';
     case "listen":
       return '"HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off"';
     case "concurrency":
@@ -123,6 +127,11 @@ export function takes(row: Setting): string {
     case "code":
       return row.takes;
   }
+}
+
+function isBroker(value: unknown): boolean {
+  const { publish, startConsuming } = (value ?? {}) as { publish?: unknown; startConsuming?: unknown };
+  return typeof publish === "function" && typeof startConsuming === "function";
 }
 
 function isText(value: unknown): boolean {

@@ -5,10 +5,10 @@ import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import type { Broker } from "../stores/broker.ts";
 import { type AnyContract, JobContract } from "../job/contract.ts";
-import { assertKey, assertKind } from "../job/enqueue.ts";
+import { assertKey, assertKind, MAX_EXPIRY_MS } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
-import type { Backoff, CrashAction, KindSettings } from "../job/job.ts";
+import { type Backoff, type CrashAction, type KindRetention, type KindSettings, TERMINAL_STATES } from "../job/job.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import {
   FAIR,
@@ -110,7 +110,7 @@ export interface EngineOptions {
   /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
   readonly network?: Wire;
   /** The message broker from which collections get their parts, and to which they publish. Default: none. */
-  readonly broker?: Broker;
+  readonly broker?: string | Broker;
   /** Code around every enqueue and every attempt of this program; the first is the outermost. Default: none. */
   readonly middleware?: readonly Middleware[];
   /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
@@ -299,7 +299,14 @@ export interface KindOptions {
   readonly retry?: RetryOptions;
   /** What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it. Default: `recovery.onCrash`. */
   readonly onCrash?: CrashAction;
+  /** How long its jobs may wait for their first attempt after they were due: then they are cancelled, with the outcome "expired". Default: any time; from "1ms" to "3650d". */
+  readonly expires?: Duration;
+  /** How long its finished jobs are kept: one time for all, or one for each of succeeded, dead, cancelled, quarantined. Default: `retention.finished`. */
+  readonly retention?: Duration | RetentionByState;
 }
+
+/** A time for each state in which jobs end. What is omitted is kept as `retention.finished` says. */
+export type RetentionByState = Readonly<Partial<Record<(typeof TERMINAL_STATES)[number], Duration>>>;
 
 /** A limit of a kind. Kinds that name the same limit share its keys, and what was declared last counts. */
 export interface LimitOptions<In = never> {
@@ -362,10 +369,26 @@ export function kindChoice(name: string, options: KindOptions): KindChoice {
       },
       backoff: backoffOf(name, own ? undefined : retry.backoff),
       onCrash: options.onCrash ?? KIND_DEFAULTS.onCrash,
+      ...(options.expires !== undefined && { expiresMs: durationMs(options.expires, `expires of ${name}`) }),
+      ...(options.retention !== undefined && { retention: retentionOf(name, options.retention) }),
     },
     backoff: own ? (failures, error) => durationMs(own(failures, error), `what the backoff of ${name} returned`) : null,
     open: { onCrash: options.onCrash === undefined, crashes: retry.crashes === undefined },
   };
+}
+
+function retentionOf(name: string, given: Duration | RetentionByState): KindRetention {
+  const byState: RetentionByState =
+    typeof given === "object" ? given : Object.fromEntries(TERMINAL_STATES.map((state) => [state, given]));
+  const times = Object.entries(byState).map(([state, time]) => {
+    const what = `retention of ${name}`;
+    const states: readonly string[] = TERMINAL_STATES;
+    refuse(!states.includes(state), what, `names the state ${state}`, `There are ${TERMINAL_STATES.join(", ")}.`);
+    const ms = durationMs(time, `retention.${state} of ${name}`);
+    refuse(ms > MAX_EXPIRY_MS, what, `is ${JSON.stringify(time)} for ${state}`, 'Use at most "3650d".');
+    return [state, ms] as const;
+  });
+  return Object.fromEntries(times);
 }
 
 function backoffOf(name: string, given: RetryOptions["backoff"]): Backoff {
@@ -545,6 +568,8 @@ export interface KeyPauseOptions {
   readonly reason: string;
   /** How long. Default: until it is resumed. */
   readonly for?: Duration;
+  /** Who pauses it, for the audit. Default "operator". 1 to 255 characters. */
+  readonly actor?: string;
 }
 
 export function keyPause(limit: string, key: string, { reason, for: duration }: KeyPauseOptions): KeyPause {

@@ -19,6 +19,8 @@ import {
   type Sent,
 } from "../requests/contract.ts";
 import type { Secret } from "../requests/secrets.ts";
+import type { Wire } from "../requests/wire.ts";
+import type { FetchOptions, RequestAttempt } from "../worker/run.ts";
 import { check, refuse } from "./option-checks.ts";
 import { job, kindChoice, limitSettings, type RetryOptions, schemaOf } from "./options.ts";
 import { REQUEST_OPTIONS } from "./settings.ts";
@@ -30,6 +32,8 @@ export type Size = `${number}${"KB" | "MB" | "GB"}`;
 export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "crashes" | "backoff"> {
   /** How long to wait after each failure, in order. It also says how many attempts there are. Default: the backoff. */
   readonly schedule?: readonly Duration[];
+  /** So long after its first failure a request is not tried again, however many attempts it has left. Default: never; at most "3650d". */
+  readonly giveUpAfter?: Duration;
   /** Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507. Default: none. */
   readonly statuses?: readonly number[];
 }
@@ -158,7 +162,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
   );
   const ifUnknown = options.ifUnknown ?? "resend";
   const settings = requestSettings(name, options, ifUnknown);
-  const { schedule, statuses: _, ...ofKind } = retry;
+  const { schedule, statuses: _, giveUpAfter: __, ...ofKind } = retry;
   const attempts = schedule === undefined ? ofKind.attempts : (ofKind.attempts ?? schedule.length + 1);
   const choice = kindChoice(name, {
     // The total timeout ends an attempt; this one is for a process that stands still.
@@ -223,6 +227,8 @@ function requestSettings(name: string, options: AnyOptions, ifUnknown: IfUnknown
       statuses: retry.statuses ?? [],
       scheduleMs:
         retry.schedule === undefined ? null : retry.schedule.map((one) => durationMs(one, `retry.schedule of ${name}`)),
+      giveUpAfterMs:
+        retry.giveUpAfter === undefined ? null : durationMs(retry.giveUpAfter, `retry.giveUpAfter of ${name}`),
     },
     idempotency: idempotencyOf(name, options),
     redirects: {
@@ -369,6 +375,23 @@ function hostOf(name: string, send: AnyOptions["send"], input: never): string {
 }
 
 // ---- what an engine does with them
+
+/** The `fetch` of an attempt. What sends is loaded at the first call: most handlers make none. */
+export function runFetch(attempt: RequestAttempt, options: FetchOptions, wire: Wire | undefined): typeof fetch {
+  const { ifUnknown } = options ?? {};
+  refuse(
+    ifUnknown !== "resend" && ifUnknown !== "fail",
+    "ifUnknown of run.fetch",
+    `is ${JSON.stringify(ifUnknown)}`,
+    'Say what is done if a POST was sent and its outcome is unknown: run.fetch({ ifUnknown: "resend" }) or "fail".',
+  );
+  let made: typeof fetch | undefined;
+  return async (input, init) => {
+    const { fetchOf } = await import("../requests/run-fetch.ts");
+    made ??= fetchOf(attempt, options, wire);
+    return made(input, init);
+  };
+}
 
 /** The kinds that a request stands for. */
 export function kindsOfRequest(one: AnyRequest): readonly object[] {

@@ -13,6 +13,7 @@ const MAX_POLL_MS = 500;
 
 interface Waiter {
   readonly id: string;
+  /** The job has ended, or is not there. */
   settle(outcome: JobOutcome): void;
   fail(error: Error): void;
 }
@@ -59,6 +60,40 @@ export class Results {
       this.#pollMs = FIRST_POLL_MS;
       this.#soon(0);
     });
+  }
+
+  /** How these jobs ended, or how they stand when the time is up, in the order of the ids. */
+  async ended(ids: readonly string[], timeoutMs: number | null): Promise<readonly JobOutcome[]> {
+    const found = new Map<string, JobOutcome>();
+    const end = Promise.withResolvers<void>();
+    const waiters = [...new Set(ids)].map((id): Waiter => {
+      const waiter: Waiter = {
+        id,
+        settle: (outcome) => {
+          found.set(id, outcome);
+          this.#waiters.delete(waiter);
+          if (found.size === waiters.length) end.resolve();
+        },
+        fail: (error) => end.reject(error),
+      };
+      return waiter;
+    });
+    if (waiters.length === 0) return [];
+    for (const waiter of waiters) this.#waiters.add(waiter);
+    const callOff = timeoutMs === null ? undefined : this.#clock.after(timeoutMs, () => end.resolve());
+    this.#unlisten ??= this.#store.onWakeup(() => this.#soon(0));
+    this.#pollMs = FIRST_POLL_MS;
+    this.#soon(0);
+    try {
+      await end.promise;
+    } finally {
+      callOff?.();
+      for (const waiter of waiters) this.#waiters.delete(waiter);
+      if (this.#waiters.size === 0) this.#rest();
+    }
+    if (found.size < waiters.length)
+      for (const outcome of await this.#store.inspect.outcomes(ids)) found.set(outcome.id, outcome);
+    return ids.map((id) => found.get(id)!);
   }
 
   /** The client is closed. */

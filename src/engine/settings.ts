@@ -45,6 +45,8 @@ export type Setting = Described &
     | { readonly type: "globs"; readonly default: string }
     /** A folder, or a store that only code can make. */
     | { readonly type: "blobs"; readonly default: null }
+    /** The address of a broker, or one that only code can make. */
+    | { readonly type: "broker"; readonly default: null }
     /** Where a server listens. */
     | { readonly type: "listen"; readonly default: string }
     /** A number, or a number per kind. */
@@ -266,6 +268,13 @@ export const SETTINGS = {
     sentence:
       "Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection.",
   },
+  broker: {
+    type: "broker",
+    default: null,
+    otherwise: "none",
+    env: "OUTLIVE_BROKER",
+    sentence: "The message broker from which collections get their parts, and to which they publish.",
+  },
   "work.processes": {
     type: "integer",
     default: 1,
@@ -340,15 +349,6 @@ export const PROGRAM_OPTIONS = {
     otherwise: "a pool of its own",
     sentence:
       "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
-  },
-  broker: {
-    type: "code",
-    default: null,
-    takes: "what rabbitmq() of outlive/rabbitmq returned",
-    accepts: (value) =>
-      isRecord(value) && typeof value["publish"] === "function" && typeof value["startConsuming"] === "function",
-    otherwise: "none",
-    sentence: "The message broker from which collections get their parts, and to which they publish.",
   },
   "redis.client": {
     type: "code",
@@ -560,6 +560,25 @@ export const KIND_OPTIONS = {
     words: CRASH_ACTIONS,
     sentence:
       'What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it.',
+  },
+  expires: {
+    type: "duration",
+    default: null,
+    otherwise: "any time",
+    min: "1ms",
+    max: LONGEST,
+    sentence:
+      'How long its jobs may wait for their first attempt after they were due: then they are cancelled, with the outcome "expired".',
+  },
+  retention: {
+    type: "code",
+    default: null,
+    takes: 'a duration such as "30d", or { succeeded, dead, cancelled, quarantined } with a duration for each',
+    // job() checks it, with an error of its own.
+    accepts: (value) => typeof value === "string" || (typeof value === "object" && value !== null),
+    otherwise: "`retention.finished`",
+    sentence:
+      "How long its finished jobs are kept: one time for all, or one for each of succeeded, dead, cancelled, quarantined.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -850,6 +869,13 @@ export const REQUEST_OPTIONS = {
   "retry.backoff.base": KIND_OPTIONS["retry.backoff.base"],
   "retry.backoff.max": KIND_OPTIONS["retry.backoff.max"],
   "retry.backoff.jitter": KIND_OPTIONS["retry.backoff.jitter"],
+  "retry.giveUpAfter": {
+    type: "duration",
+    default: null,
+    otherwise: "never",
+    max: LONGEST,
+    sentence: "So long after its first failure a request is not tried again, however many attempts it has left.",
+  },
   "retry.schedule": {
     type: "code",
     default: null,

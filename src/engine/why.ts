@@ -4,7 +4,7 @@ import type { JobDetails } from "../job/job.ts";
 import { jobKey, type KeyState, throttleSettings } from "../job/limits.ts";
 import { shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
-import { mayBeScheduled } from "../job/schedules.ts";
+import { SCHEDULED } from "../job/schedules.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
 import { awaitedAt } from "../job/waits.ts";
 import type { Death, HowLost, WorkerRow } from "../stores/liveness.ts";
@@ -48,6 +48,7 @@ export interface Explanation {
     | "waiting-its-turn"
     | "about-to-run"
     | "finished"
+    | "expired"
     | "quarantined";
   /** For people. */
   readonly text: string;
@@ -75,8 +76,12 @@ export async function explain(deps: WhyDeps, id: string): Promise<Explanation | 
   const job = await deps.store.inspect.get(id);
   if (!job) return null;
   const explained =
-    job.state === "running" ? await owned(deps, job) : job.state === "queued" ? await queued(deps, job) : finished(job);
-  return mayBeScheduled(id) ? ofSchedule(deps.store, explained) : explained;
+    job.state === "running"
+      ? await owned(deps, job)
+      : job.state === "queued"
+        ? withExpiry(await queued(deps, job), job, deps.now())
+        : finished(job);
+  return id.startsWith(SCHEDULED) ? ofSchedule(deps.store, explained) : explained;
 }
 
 /** What a schedule enqueued it for, and what that schedule skips because of it. */
@@ -109,6 +114,31 @@ async function ofSchedule({ schedules }: Store, explained: Explanation): Promise
       ...(holdsUp && { overlap: row.overlap, skippedForOverlap: count }),
     },
   };
+}
+
+/** Whatever it waits for, it does not wait for longer. */
+function withExpiry(explained: Explanation, { expiresAt }: JobDetails, now: number): Explanation {
+  if (expiresAt === undefined) return explained;
+  const { text, details } = explained;
+  const left =
+    expiresAt > now
+      ? `It expires in ${humanMs(expiresAt - now)}`
+      : "It has expired, and the next turn of a worker ends it";
+  return {
+    ...explained,
+    text: `${text} ${left} (${isoInstant(expiresAt)}) unless an attempt begins.`,
+    details: { ...details, expiresAt },
+  };
+}
+
+function pausedKind(kind: string, pause: KindCounts["pause"], now: number): Wording {
+  const next = `outlive resume ${shellWord(kind)}`;
+  if (pause === undefined) return { because: "paused", text: `The kind ${kind} is paused.`, next };
+  const { by, reason, at, until } = pause;
+  const end = until === null ? "until it is resumed" : `for ${humanMs(Math.max(0, until - now))} more`;
+  const why = reason === null ? "" : `: ${reason}`;
+  const text = `The kind ${kind} has been paused by ${by} since ${isoInstant(at)}, ${end}${why}.`;
+  return { because: "paused", text, next, details: { by, reason, at, until } };
 }
 
 /** What `why` reports about a job. */
@@ -220,8 +250,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   }
   const kinds = await store.inspect.counts();
   const kind = kinds.find(({ kind: name }) => name === job.kind)!;
-  if (kind.paused)
-    return say(job, { because: "paused", text: `The kind ${job.kind} is paused.`, next: `outlive resume ${job.kind}` });
+  if (kind.paused) return say(job, pausedKind(job.kind, kind.pause, now()));
   const health = await store.inspect.health();
   if (!health.ok) {
     return say(job, {
@@ -465,7 +494,7 @@ function finished(job: JobDetails): Explanation {
   const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
   const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
-    because: "finished",
+    because: job.lastOutcome === "expired" && job.state === "cancelled" ? "expired" : "finished",
     text: `It is ${job.state}${when}${why}.${damaged}`,
     next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
   });

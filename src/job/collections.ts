@@ -114,6 +114,39 @@ export function answerPut(known: KnownPlace | null, { ordinal, sha256 }: Pick<Pa
   return expected !== null && ordinal > expected ? "conflict" : "accepted";
 }
 
+/** What becomes of an announcement: nothing of it is written, or these are. */
+export type AnnounceAnswer =
+  | { readonly is: "announced" }
+  /** The collection takes nothing any more. The same numbers as before are `announced` all the same. */
+  | { readonly is: "closed"; readonly state: CollectionState }
+  | { readonly is: "unknown"; readonly series: string | null }
+  | { readonly is: "contradicts"; readonly series: string; readonly why: string };
+
+/** One rule for every store. `highest`: the highest ordinal of the series; null: it has no part. */
+export function decideAnnounce<S extends { readonly name: string; readonly expected: number | null }>(
+  state: CollectionState,
+  series: readonly S[],
+  expected: Readonly<Record<string, number>>,
+  highest: (series: S) => number | null,
+):
+  | Exclude<AnnounceAnswer, { is: "announced" }>
+  | { readonly news: readonly { readonly series: S; readonly count: number }[] } {
+  const news: { readonly series: S; readonly count: number }[] = [];
+  for (const [name, count] of Object.entries(expected)) {
+    const one = series.find((row) => row.name === name);
+    if (one === undefined) return { is: "unknown", series: name };
+    if (one.expected === count) continue;
+    if (one.expected !== null) return { is: "contradicts", series: name, why: announcedBefore(one.expected) };
+    const last = highest(one);
+    if (last !== null && last > count) return { is: "contradicts", series: name, why: partIsThere(last) };
+    news.push({ series: one, count });
+  }
+  return news.length > 0 && !isOpen(state) ? { is: "closed", state } : { news };
+}
+
+export const announcedBefore = (count: number): string => `it was announced with ${count} parts before`;
+export const partIsThere = (ordinal: number): string => `its part ${ordinal} is there`;
+
 /** When something is to be decided about it at the latest, if no part comes. */
 export function dueAt({
   activeAt,

@@ -18,6 +18,8 @@ export interface EnqueueOptions {
   readonly runAt?: Date;
   /** Not before this long from now; instead of `runAt`. Kept as an instant of the store's clock, so a change of that clock shortens or extends it. */
   readonly delay?: Duration;
+  /** It is cancelled, with the outcome "expired", if no attempt has begun so long after it was due. "never" overrides the kind's own. Default: that of the kind; at most "3650d". */
+  readonly expires?: Duration | "never";
   /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
   readonly dedupeKey?: string;
   /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run again after it with the latest input. */
@@ -51,7 +53,7 @@ export function makeDraft(
   options: EnqueueOptions,
   newId: () => string,
 ): JobDraft | Promise<JobDraft> {
-  const draft = fromOptions(contract.name, options, newId);
+  const draft = fromOptions(contract.name, options, newId, contract.settings?.expiresMs);
   const checked = contract.schema?.["~standard"].validate(input);
   if (checked instanceof Promise) return checked.then((result) => finish(contract, draft, input, result.issues));
   return finish(contract, draft, input, checked?.issues);
@@ -119,6 +121,7 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>([
   "priority",
   "runAt",
   "delay",
+  "expires",
   "dedupeKey",
   "dedupe",
   "debounce",
@@ -126,7 +129,12 @@ const OPTIONS: ReadonlySet<string> = new Set<keyof EnqueueOptions>([
   "trace",
 ]);
 
-function fromOptions(kind: string, options: EnqueueOptions, newId: () => string): DraftOptions {
+function fromOptions(
+  kind: string,
+  options: EnqueueOptions,
+  newId: () => string,
+  ofKindMs: number | undefined,
+): DraftOptions {
   for (const name in options) {
     if (!OPTIONS.has(name)) throw notAnOption(kind, name);
   }
@@ -146,16 +154,29 @@ function fromOptions(kind: string, options: EnqueueOptions, newId: () => string)
   if (runAt !== undefined && !(runAt instanceof Date && Number.isFinite(runAt.getTime()))) {
     throw optionInvalid(kind, "runAt", String(runAt), "Pass a valid Date.");
   }
+  const expiresMs = expiryOf(kind, options.expires, ofKindMs);
   const draft = {
     id: id ?? newId(),
     kind,
     priority,
     runAt: runAt ? runAt.getTime() : null,
     delayMs: delay === undefined ? 0 : durationMs(delay, `delay of a ${kind} job`),
+    ...(expiresMs !== undefined && { expiresMs }),
     ...dedupeOf(kind, options),
   };
   return trace === undefined ? draft : { ...draft, trace };
 }
+
+/** Undefined: it never expires. */
+function expiryOf(kind: string, expires: EnqueueOptions["expires"], ofKindMs: number | undefined): number | undefined {
+  if (expires === undefined) return ofKindMs;
+  if (expires === "never") return undefined;
+  const ms = durationMs(expires, `expires of a ${kind} job`);
+  if (ms < 1 || ms > MAX_EXPIRY_MS) throw optionInvalid(kind, "expires", expires, 'Use "1ms" to "3650d", or "never".');
+  return ms;
+}
+
+export const MAX_EXPIRY_MS = 3_650 * 86_400_000;
 
 /** The one key by which an enqueue is known again, and what is done then. */
 function dedupeOf(

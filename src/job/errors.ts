@@ -34,6 +34,10 @@ export const ErrorCode = {
   signalRefused: "SIGNAL_REFUSED",
   /** The job whose result was asked for did not succeed, was removed, or did not end in time. */
   noResult: "NO_RESULT",
+  /** No attempt of the job had begun when it expired: it was cancelled. */
+  expired: "EXPIRED",
+  /** The job was removed by hand. */
+  removed: "REMOVED",
   /** A job that another one waited for did not succeed. */
   childFailed: "CHILD_FAILED",
   /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */

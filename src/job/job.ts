@@ -48,6 +48,8 @@ export const OUTCOMES = [
   "corrupt",
   "lost",
   "waiting",
+  "expired",
+  "removed",
 ] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
@@ -85,7 +87,14 @@ export interface KindSettings {
   readonly keyed?: readonly LimitSettings[];
   /** The keys of its jobs take turns (`JobDraft.fair`). Once a program has declared it, the store keeps to it. Omitted: no. */
   readonly fair?: boolean;
+  /** How long its jobs may wait for their first attempt, unless an enqueue says otherwise. The store keeps it with each job. Omitted: any time. */
+  readonly expiresMs?: number;
+  /** How long its finished jobs are kept, by the state in which they ended. What is omitted is kept as the engine's retention says. */
+  readonly retention?: KindRetention;
 }
+
+/** In ms, by terminal state. */
+export type KindRetention = Readonly<Partial<Record<(typeof TERMINAL_STATES)[number], number>>>;
 
 /** A job on its way into the store. */
 export interface JobDraft {
@@ -108,6 +117,8 @@ export interface JobDraft {
   readonly fair?: number;
   /** The trace context of what enqueued it. Omitted: none. */
   readonly trace?: string;
+  /** It is cancelled if no attempt has begun so long after it was due: after its enqueue, or after `runAt` or `delayMs`. Omitted: it never expires. */
+  readonly expiresMs?: number;
 }
 
 declare const RESULT: unique symbol;
@@ -196,6 +207,8 @@ export interface JobInfo {
   readonly keys: readonly { readonly limit: string; readonly key: string }[];
   /** The key that has no room for it; null: it does not wait for one. `turn`: it waits for nothing but its key's turn among the others of a fair kind. */
   readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
+  /** It is cancelled if no attempt has begun by then. Omitted: it does not expire, or has begun. */
+  readonly expiresAt?: number;
   /** It is debounced, and is not put off beyond this instant. Omitted: it is not debounced, or its store does not say. */
   readonly latestAt?: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */

@@ -7,11 +7,6 @@ import type { JobDraft } from "./job.ts";
 /** With what the ids of scheduled jobs begin: 31 hexadecimal digits follow. */
 export const SCHEDULED = "s";
 
-/** Whether a job may be of a schedule. Only then it is asked what it was planned for; an id of the user's may look the same, and has no occurrence. */
-export function mayBeScheduled(jobId: string): boolean {
-  return jobId.length === 32 && jobId.startsWith(SCHEDULED);
-}
-
 /** When a schedule has occurrences: by a cron pattern in a time zone, or at fixed distances counted from `from` (ms since 1970, UTC). */
 export type Timing =
   | { readonly cron: string; readonly zone: string }

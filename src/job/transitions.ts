@@ -32,6 +32,9 @@ export const CHANGES = {
   refuse: ["running"],
   quarantine: ["running"],
   cancel: ["queued"],
+  expire: ["queued"],
+  promote: ["queued"],
+  remove: ["queued", "succeeded", "dead", "cancelled", "quarantined"],
   retry: ["succeeded", "dead", "cancelled", "quarantined"],
 } as const satisfies Record<string, readonly JobState[]>;
 
@@ -407,6 +410,30 @@ export function hasNotBegun(state: JobState, fence: number): boolean {
   return state === "queued" && fence === 0;
 }
 
+/** No attempt has begun in time. The same consequences as any end: parents wake, keys get room, the dedupe key is free. */
+export function expire(job: JobView): Change {
+  const message = "no attempt had begun when the job expired";
+  const error = { name: "Expired", code: ErrorCode.expired, message };
+  return change(job, "expire", { to: "cancelled", outcome: "expired", error, reason: `expired: ${message}` });
+}
+
+/** The change of every job that expires: it depends on nothing but that the job is queued and has not begun. */
+export const EXPIRE = expire({ id: "", state: "queued", counters: NO_COUNTERS });
+
+/** A delayed job becomes ready at once. Only its time changes; a job that waits for a signal, for others or in a sleep is not promoted. */
+export function promote(job: JobView): Change {
+  return change(job, "promote", { to: "queued", outcome: null, reason: "made ready by hand before its time" });
+}
+
+/**
+ * A person wants it gone, with all that belongs to it. What has not ended ends, with the consequences of any end. If its parent is unfinished, the row stays, without
+ * contents, and says so: the parent learns that it was removed, and a replay of the parent finds the id and does not enqueue it again.
+ */
+export function remove(job: JobView): Change {
+  const error = { name: "Removed", code: ErrorCode.removed, message: "the job was removed by hand" };
+  return change(job, "remove", { to: "cancelled", outcome: "removed", error, reason: "removed by hand" });
+}
+
 /** An operator's redrive: all counters start again, the fence goes on. */
 export function retry(job: JobView, delayMs: number): Change {
   return change(job, "retry", {
@@ -429,9 +456,11 @@ export interface ByHand {
 export const BY_HAND = {
   cancel: { changes: byHand("cancel", cancel), request: "its end was asked for while it ran" },
   retry: { changes: byHand("retry", (job) => retry(job, 0)), request: null },
+  promote: { changes: byHand("promote", promote), request: null },
+  remove: { changes: byHand("remove", remove), request: null },
 } as const satisfies Record<string, ByHand>;
 
-function byHand(name: "cancel" | "retry", make: (job: JobView) => Change): ByHand["changes"] {
+function byHand(name: "cancel" | "retry" | "promote" | "remove", make: (job: JobView) => Change): ByHand["changes"] {
   return Object.fromEntries(CHANGES[name].map((state) => [state, make({ id: "", state, counters: NO_COUNTERS })]));
 }
 

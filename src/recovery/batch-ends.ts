@@ -1,7 +1,7 @@
 // Finds the ends of batches. A batch ends after the commit of its last row, by whichever process checks next: the worker that settled the last
 // block, a `seal`, or the maintenance of any worker, which finds the ends that a killed process did not look for. `finish` is guarded, so
 // however many try, one succeeds.
-import { decideBatch, doneDraft } from "../job/batches.ts";
+import { decideBatch, doneDraft, endedRows } from "../job/batches.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Batches } from "../stores/batches.ts";
 
@@ -9,10 +9,20 @@ import type { Batches } from "../stores/batches.ts";
 const DELTAS = 1_000;
 const BLOCKS = 1_000;
 
-/** Decides about these batches. Returns the ids of those that it ended. */
-export async function endBatches(batches: Batches, events: Emitter, ids: readonly string[]): Promise<string[]> {
-  if (ids.length === 0) return [];
-  const ended: string[] = [];
+/** How far a batch is that goes on. */
+export interface Progress {
+  readonly ended: number;
+  readonly left: number;
+}
+
+/** Decides about these batches. Returns those that go on as they are. */
+export async function endBatches(
+  batches: Batches,
+  events: Emitter,
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, Progress>> {
+  const goOn = new Map<string, Progress>();
+  if (ids.length === 0) return goOn;
   for (const batch of await batches.get(ids)) {
     const decision = decideBatch(batch);
     const { id, kind, round, state: from, rows, sums } = batch;
@@ -20,12 +30,14 @@ export async function endBatches(batches: Batches, events: Emitter, ids: readonl
       await batches.abort(id);
       continue;
     }
-    if (decision === null) continue;
+    if (decision === null) {
+      goOn.set(id, { ended: endedRows(sums), left: rows - endedRows(sums) });
+      continue;
+    }
     if (!(await batches.finish({ batch: id, round, from, to: decision, follow: [doneDraft(batch)] }))) continue;
-    ended.push(id);
     events.emit("batch.ended", { batch: id, kind, round, state: decision, rows: { total: rows, ...sums } });
   }
-  return ended;
+  return goOn;
 }
 
 /** One pass of the maintenance: adds up deltas, ends what is complete, and goes on with aborts and releases. */

@@ -103,3 +103,14 @@ async function* limited(source: AsyncIterable<Uint8Array>, max: number): AsyncGe
     yield chunk;
   }
 }
+
+/** What the names of blobs of answers begin with. */
+export const RESPONSE_BLOBS = "requests/";
+
+/** The blob that the input of a callback names; null: it names none of ours. */
+export function responseBlob({ input }: { readonly input: unknown }): string | null {
+  const blob = (input as { readonly blob?: { readonly blob?: unknown; readonly sha256?: unknown } | null } | null)
+    ?.blob;
+  const key = blob?.sha256 === undefined ? undefined : blob.blob;
+  return typeof key === "string" && key.startsWith(RESPONSE_BLOBS) ? key : null;
+}

@@ -22,10 +22,16 @@ export class Connections {
   readonly #secrets: Secrets;
   readonly #agents = new Map<string, Promise<Undici.Dispatcher>>();
   readonly #known = new WeakMap<ConnectionSettings, Promise<Undici.Dispatcher>>();
+  #made = new WeakMap<ConnectionSettings, Undici.Dispatcher>();
 
   constructor(resolver: Resolver, secrets: Secrets) {
     this.#resolver = resolver;
     this.#secrets = secrets;
+  }
+
+  /** The dispatcher for these settings, if it is there already. */
+  made(settings: ConnectionSettings): Undici.Dispatcher | undefined {
+    return this.#made.get(settings);
   }
 
   /** The dispatcher for these settings, which is made once. */
@@ -43,6 +49,10 @@ export class Connections {
         this.#known.delete(settings);
       });
     }
+    agent.then(
+      (made) => this.#made.set(settings, made),
+      () => {},
+    );
     this.#known.set(settings, agent);
     return agent;
   }
@@ -50,6 +60,7 @@ export class Connections {
   async close(): Promise<void> {
     const agents = await Promise.allSettled(this.#agents.values());
     this.#agents.clear();
+    this.#made = new WeakMap();
     await Promise.allSettled(agents.flatMap((one) => (one.status === "fulfilled" ? [one.value.destroy()] : [])));
   }
 

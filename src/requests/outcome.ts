@@ -36,6 +36,8 @@ export interface RetryPolicy {
   readonly statuses: readonly number[];
   /** The delay after each failure, in order; null: the backoff of the kind. */
   readonly scheduleMs: readonly number[] | null;
+  /** So long after its first failure it is given up; null: never. */
+  readonly giveUpAfterMs: number | null;
 }
 
 /** The server had not begun: any method may be sent again. */

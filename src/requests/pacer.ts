@@ -5,6 +5,12 @@ export class Pacer {
   #opened = 0;
   #isScheduled = false;
   readonly #waiting: (() => void)[] = [];
+  readonly #soon: (task: () => void) => void;
+
+  /** `soon` calls in the next turn of the event loop. */
+  constructor(soon: (task: () => void) => void) {
+    this.#soon = soon;
+  }
 
   /** Resolves when one more may be opened. */
   turn(): Promise<void> | undefined {
@@ -19,7 +25,7 @@ export class Pacer {
   #schedule(): void {
     if (this.#isScheduled) return;
     this.#isScheduled = true;
-    setImmediate(() => this.#nextTurn());
+    this.#soon(() => this.#nextTurn());
   }
 
   #nextTurn(): void {

@@ -19,7 +19,8 @@ export interface Origin {
   readonly kind: string;
   readonly jobId: string;
   readonly attempt: number;
-  readonly key: string;
+  /** The idempotency key. */
+  readonly key: () => string;
   readonly sentAt: number;
 }
 
@@ -46,36 +47,65 @@ const RISKY_PORTS = new Set([
   1433, 1521, 2375, 2376, 2379, 3306, 5432, 5984, 6379, 6443, 9042, 9200, 10250, 11211, 27017,
 ]);
 
-export async function render(
+type Rendering = Pick<RequestSettings, "method" | "protocols" | "connection" | "idempotency">;
+
+/** At once, unless it has secrets or a signature. */
+export function render(
   sent: Sent,
-  settings: Pick<RequestSettings, "method" | "protocols" | "connection" | "idempotency">,
+  settings: Rendering,
   secrets: Secrets,
   origin: Origin,
-): Promise<Rendered> {
+): Rendered | Promise<Rendered> {
+  const hasSecret = [sent.headers, sent.query].some((part) => part && Object.values(part).some(isSecret));
+  return hasSecret || sent.sign
+    ? renderWithSecrets(sent, settings, secrets, origin)
+    : renderPlain(sent, settings, origin, new Map());
+}
+
+function isSecret(value: unknown): value is Secret {
+  return value instanceof Secret;
+}
+
+async function renderWithSecrets(sent: Sent, settings: Rendering, secrets: Secrets, origin: Origin): Promise<Rendered> {
+  const values = new Map<Secret, string>();
+  for (const one of [...Object.values(sent.query ?? {}), ...Object.values(sent.headers ?? {})])
+    if (isSecret(one)) values.set(one, await secrets.value(one));
+  const rendered = renderPlain(sent, settings, origin, values);
+  if (!sent.sign) return rendered;
+  const { method, url, body } = rendered;
+  const signable = { id: ascii(origin.jobId), sentAt: origin.sentAt, method, url, body: body ?? Buffer.alloc(0) };
+  const signed = await sent.sign({ ...signable, secret: (one) => secrets.value(one) });
+  const headers = { ...rendered.headers };
+  for (const [name, value] of Object.entries(signed)) setHeader(headers, name, value, origin.kind);
+  return { ...rendered, headers };
+}
+
+function renderPlain(sent: Sent, settings: Rendering, origin: Origin, secrets: ReadonlyMap<unknown, string>): Rendered {
   const { method, idempotency } = settings;
-  const url = checkedUrl(sent.url, settings, origin.kind);
-  for (const [name, value] of Object.entries(sent.query ?? {}))
-    url.searchParams.append(name, value instanceof Secret ? await secrets.value(value) : String(value));
+  const { kind } = origin;
+  const url = checkedUrl(sent.url, settings, kind);
+  if (sent.query)
+    for (const [name, value] of Object.entries(sent.query))
+      url.searchParams.append(name, secrets.get(value) ?? String(value));
   const headers: Record<string, string> = {};
-  for (const [name, value] of Object.entries(sent.headers ?? {}))
-    setHeader(headers, name, value instanceof Secret ? await secrets.value(value) : value, origin.kind);
-  const { body, type } = bodyOf(sent, method, origin.kind);
+  if (sent.headers)
+    for (const [name, value] of Object.entries(sent.headers))
+      setHeader(headers, name, secrets.get(value) ?? value, kind);
+  const { body, type } = bodyOf(sent, method, kind);
   if (type !== null) headers["content-type"] ??= type;
-  headers["user-agent"] ??= `outlive/${VERSION}`;
+  headers["user-agent"] ??= USER_AGENT;
   headers["accept-encoding"] ??= "gzip, br, zstd";
   headers["x-request-id"] ??= `${ascii(origin.jobId)}-${origin.attempt}`;
   let idempotencyKey: string | null = null;
   if (idempotency) {
-    idempotencyKey = headers[idempotency.header] ?? (idempotency.quoted ? `"${ascii(origin.key)}"` : ascii(origin.key));
+    const key = ascii(origin.key());
+    idempotencyKey = headers[idempotency.header] ?? (idempotency.quoted ? `"${key}"` : key);
     headers[idempotency.header] = idempotencyKey;
-  }
-  if (sent.sign) {
-    const signable = { id: ascii(origin.jobId), sentAt: origin.sentAt, method, url, body: body ?? Buffer.alloc(0) };
-    const signed = await sent.sign({ ...signable, secret: (one) => secrets.value(one) });
-    for (const [name, value] of Object.entries(signed)) setHeader(headers, name, value, origin.kind);
   }
   return { url, method, headers, body, idempotencyKey };
 }
+
+const USER_AGENT = `outlive/${VERSION}`;
 
 export function checkedUrl(
   given: string | URL,
@@ -85,7 +115,7 @@ export function checkedUrl(
   const url = URL.parse(String(given));
   if (url === null) throw refused(kind, "its URL can't be parsed", "Return an absolute URL from `send`.");
   const { protocol } = url;
-  if (!["http:", "https:"].includes(protocol))
+  if (protocol !== "http:" && protocol !== "https:")
     throw refused(kind, `its URL has the scheme ${protocol}`, "Use https or http.");
   if (!protocols.includes(protocol))
     throw refused(kind, `its URL has the scheme ${protocol}`, `Allow it: protocols: ["http:", "https:"].`);
@@ -101,7 +131,7 @@ export function checkedUrl(
     (port < 1_024 || RISKY_PORTS.has(port))
   )
     throw refused(kind, `its URL has the port ${port}`, 'Such a port needs addresses: "any", or a list of hosts.');
-  url.hash = "";
+  if (url.hash !== "") url.hash = "";
   return url;
 }
 
@@ -123,8 +153,8 @@ function bodyOf(
   method: string,
   kind: string,
 ): { readonly body: Buffer | null; readonly type: string | null } {
+  if (json === undefined && form === undefined && body === undefined) return NO_BODY;
   const given = [json, form, body].filter((one) => one !== undefined).length;
-  if (given === 0) return { body: null, type: null };
   if (given > 1) throw refused(kind, "it has several bodies", "Return one of `json`, `form` and `body`.");
   if (method === "GET" || method === "HEAD")
     throw refused(kind, `a ${method} has no body`, "Use `query`, or another method.");
@@ -145,6 +175,8 @@ function bodyOf(
     );
   return made;
 }
+
+const NO_BODY = { body: null, type: null } as const;
 
 /** An id as it goes into a header. */
 export function ascii(text: string): string {

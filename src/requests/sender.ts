@@ -8,6 +8,9 @@ import type { Rendered } from "./rendered.ts";
 import type { Answer, NoAnswer, SendOptions } from "./wire.ts";
 
 const TICK_MS = 100;
+const EMPTY = Buffer.alloc(0);
+/** Of a sending that has kept nothing: thousands wait for an answer without an array of their own. Never pushed to. */
+const NO_CHUNKS: Buffer[] = [];
 /** More informational answers than this are an attack. */
 const MAX_INFORMATIONAL = 20;
 
@@ -25,7 +28,7 @@ export class Sender {
   }
 
   send(dispatcher: Dispatcher, request: Rendered, options: SendOptions, deadlineMono: number): Sending {
-    const sending = new Sending(options, deadlineMono, (one) => this.#underWay.delete(one));
+    const sending = new Sending(options, deadlineMono, this.#underWay);
     this.#underWay.add(sending);
     this.#timer ??= setInterval(() => this.#tick(), TICK_MS);
     sending.start(dispatcher, request);
@@ -46,7 +49,7 @@ export class Sending implements Dispatcher.DispatchHandler {
   readonly deadlineMono: number;
   readonly ended: Promise<Answer | NoAnswer>;
   readonly #options: SendOptions;
-  readonly #left: (sending: Sending) => void;
+  readonly #underWay: Set<Sending>;
   #resolve!: (end: Answer | NoAnswer) => void;
   #controller: Dispatcher.DispatchController | undefined;
   #hasEnded = false;
@@ -54,14 +57,14 @@ export class Sending implements Dispatcher.DispatchHandler {
   #informational = 0;
   #status: number | null = null;
   #headers: Record<string, string> = {};
-  #chunks: Buffer[] = [];
+  #chunks: Buffer[] = NO_CHUNKS;
   #bytes = 0;
   #upload: BlobUpload | undefined;
 
-  constructor(options: SendOptions, deadlineMono: number, left: (sending: Sending) => void) {
+  constructor(options: SendOptions, deadlineMono: number, underWay: Set<Sending>) {
     this.#options = options;
     this.deadlineMono = deadlineMono;
-    this.#left = left;
+    this.#underWay = underWay;
     this.ended = new Promise((resolve) => (this.#resolve = resolve));
   }
 
@@ -119,7 +122,7 @@ export class Sending implements Dispatcher.DispatchHandler {
       if (value !== undefined && name !== "set-cookie")
         this.#headers[name] = Array.isArray(value) ? value.join(", ") : value;
     }
-    const length = Number(this.#headers["content-length"] ?? 0);
+    const length = Number(headers["content-length"] ?? 0);
     if (length > this.#limit && !this.#options.ignoreBody)
       this.#stop(controller, "too-large", `the answer has ${length} bytes, at most ${this.#limit} are taken`);
   }
@@ -135,7 +138,8 @@ export class Sending implements Dispatcher.DispatchHandler {
       if (!this.#upload.push(chunk)) controller.pause();
       return;
     }
-    this.#chunks.push(chunk);
+    if (this.#chunks === NO_CHUNKS) this.#chunks = [chunk];
+    else this.#chunks.push(chunk);
     if (this.#bytes <= maxResponse || blobs === null) return;
     try {
       this.#upload = new BlobUpload(
@@ -152,14 +156,14 @@ export class Sending implements Dispatcher.DispatchHandler {
     this.#upload.done.catch((error: Error) =>
       this.#stop(controller, error instanceof TooLarge ? "too-large" : "network", error.message),
     );
-    const first = Buffer.concat(this.#chunks);
-    this.#chunks = [];
-    if (!this.#upload.push(first)) controller.pause();
+    if (!this.#upload.push(this.#taken())) controller.pause();
   }
 
   onResponseEnd(): void {
     if (this.#hasEnded) return;
-    void this.#finish();
+    const isPlain = this.#upload === undefined && this.#headers["content-encoding"] === undefined;
+    if (isPlain) this.#answered(this.#taken());
+    else void this.#finish();
   }
 
   onResponseError(_: Dispatcher.DispatchController, error: Error): void {
@@ -180,8 +184,7 @@ export class Sending implements Dispatcher.DispatchHandler {
 
   async #finish(): Promise<void> {
     try {
-      const body = this.#upload ? await this.#uploaded() : await this.#whole();
-      this.#end({ is: "answer", status: this.#status!, headers: this.#headers, body, wireBytes: this.#bytes });
+      this.#answered(this.#upload ? await this.#uploaded() : await this.#whole());
     } catch (thrown) {
       const fault = thrown instanceof TooLarge ? "too-large" : "network";
       this.#none(
@@ -191,14 +194,21 @@ export class Sending implements Dispatcher.DispatchHandler {
     }
   }
 
+  #answered(body: Buffer | BlobBody): void {
+    this.#end({ is: "answer", status: this.#status!, headers: this.#headers, body, wireBytes: this.#bytes });
+  }
+
+  /** What came, as it came. */
+  #taken(): Buffer {
+    const chunks = this.#chunks;
+    this.#chunks = NO_CHUNKS;
+    return chunks.length === 0 ? EMPTY : chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks);
+  }
+
   async #whole(): Promise<Buffer> {
-    const { ignoreBody, maxResponse } = this.#options;
-    const [only, ...more] = this.#chunks;
-    this.#chunks = [];
-    if (ignoreBody || only === undefined) return EMPTY;
-    const data = more.length === 0 ? only : Buffer.concat([only, ...more]);
-    const coding = codingOf(this.#headers["content-encoding"]);
-    return coding === null ? data : decoded(data, coding, maxResponse);
+    const data = this.#taken();
+    if (this.#options.ignoreBody) return EMPTY;
+    return decoded(data, codingOf(this.#headers["content-encoding"]), this.#options.maxResponse);
   }
 
   #uploaded(): Promise<BlobBody> {
@@ -219,13 +229,12 @@ export class Sending implements Dispatcher.DispatchHandler {
   #end(end: Answer | NoAnswer): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
-    this.#chunks = [];
-    this.#left(this);
+    this.#chunks = NO_CHUNKS;
+    this.#underWay.delete(this);
     this.#resolve(end);
   }
 }
 
-const EMPTY = Buffer.alloc(0);
 /** A body that is not read is still received up to here, so that the connection can be used again. */
 const IGNORED_MAX = 1 << 20;
 

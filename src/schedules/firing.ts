@@ -1,5 +1,6 @@
 // Fires schedules in a worker's process. Every worker runs it and none leads: it reads what is due, decides (job/schedules.ts), and writes under
-// guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`. It also keeps the schedules
+// guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`. Until it has
+// seen a schedule, the wake-ups of jobs do not reach it, and `pollMs` is also how late it may notice the first one. It also keeps the schedules
 // that this program declares.
 import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
@@ -46,6 +47,8 @@ export class ScheduleFiring {
   #unlisten: (() => void) | undefined;
   #pass: Promise<void> | undefined;
   #isRung = false;
+  /** Null until the first pass. */
+  #isAnyKnown: boolean | null = null;
   #passedAtMono = Number.NEGATIVE_INFINITY;
   #wakesAtMono = Number.POSITIVE_INFINITY;
   #stopped = false;
@@ -63,14 +66,14 @@ export class ScheduleFiring {
   /** Writes what this program declares, then fires until it is stopped. Rejects if a declaration is not valid. */
   async start(): Promise<void> {
     if (this.#deps.declared.size > 0) await this.declare();
-    this.#unlisten = this.#deps.store.onWakeup(() => this.#ring());
+    this.#listen(true);
     this.#sleep(0);
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#timer?.();
-    this.#unlisten?.();
+    this.#listen(false);
     await this.#pass;
   }
 
@@ -217,6 +220,13 @@ export class ScheduleFiring {
 
   // ---- when
 
+  /** Whether wake-ups make it read what is due. */
+  #listen(on: boolean): void {
+    if (on === (this.#unlisten !== undefined)) return;
+    this.#unlisten?.();
+    this.#unlisten = on ? this.#deps.store.onWakeup(() => this.#ring()) : undefined;
+  }
+
   /** A schedule may have changed. Every enqueue rings, too, so what is due is read for that at most four times a second. */
   #ring(): void {
     this.#isRung = true;
@@ -248,6 +258,10 @@ export class ScheduleFiring {
     try {
       if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
       inMs = await this.fire();
+      // One that is paused counts, too: when it goes on, a wake-up says so.
+      this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
+      this.#isAnyKnown ||= inMs !== null;
+      if (!this.#stopped) this.#listen(this.#isAnyKnown);
     } catch (thrown) {
       // The worker says so, and stops.
       if (whyStoreReplaced(thrown) !== null) this.#stopped = true;

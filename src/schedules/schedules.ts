@@ -94,6 +94,7 @@ export interface ScheduleClientDeps {
 export class ScheduleClient {
   readonly #deps: ScheduleClientDeps;
 
+  /** Use `engine.schedules`. @internal */
   constructor(deps: ScheduleClientDeps) {
     this.#deps = deps;
   }

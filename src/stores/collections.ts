@@ -1,19 +1,37 @@
 // The part of the store port that collections need, offered as a property of the store. A collection has no owner: any process may call any of
 // this at any time. Parts are unique by (collection, series, ordinal), and what is put is added to sums without a lock on the collection, so
 // whether a collection is complete is looked for after the commit: two transactions do not see each other's last part.
-import type {
-  CollectionDraft,
-  CollectionRow,
-  CollectionState,
-  KnownPlace,
-  MissingOrdinals,
-  ParkedMessage,
-  ParkedRow,
-  Part,
-  PartPlace,
-  PutAnswer,
+import {
+  type AnnounceAnswer,
+  COLLECTION_STATES,
+  type CollectionDraft,
+  type CollectionRow,
+  type CollectionState,
+  type KnownPlace,
+  type MissingOrdinals,
+  type ParkedMessage,
+  type ParkedRow,
+  type Part,
+  type PartPlace,
+  type PutAnswer,
 } from "../job/collections.ts";
 import type { JobDraft } from "../job/job.ts";
+
+export type { AnnounceAnswer };
+
+/** The state of a collection as stores keep it: its place in COLLECTION_STATES. */
+export const STATE_CODE = Object.fromEntries(COLLECTION_STATES.map((state, code) => [state, code])) as Readonly<
+  Record<CollectionState, number>
+>;
+
+/** At most `limit` of the ranges that a store has found, which looks for one more to know whether there are. */
+export function listedRanges(
+  rows: readonly { readonly first: number; readonly last: number }[],
+  limit: number,
+): MissingOrdinals {
+  const ranges = rows.slice(0, limit).map(({ first, last }) => [first, last] as const);
+  return { ranges, cut: rows.length > limit };
+}
 
 export interface Collections {
   /** One transaction: adds the collection and enqueues what follows, or returns the one that has the id. Resolves when durable. */
@@ -75,13 +93,6 @@ export interface OpenedCollection {
   readonly created: boolean;
   readonly collection: CollectionRow;
 }
-
-export type AnnounceAnswer =
-  | { readonly is: "announced" }
-  /** The collection takes nothing any more. The same numbers as before are `announced` all the same. */
-  | { readonly is: "closed"; readonly state: CollectionState }
-  | { readonly is: "unknown"; readonly series: string | null }
-  | { readonly is: "contradicts"; readonly series: string; readonly why: string };
 
 export interface CollectionFilter {
   readonly kind?: string;

@@ -14,6 +14,7 @@ import type { Collections, CollectionStep } from "./collections.ts";
 import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
 import type { FiringAnswer, Schedules } from "./schedules.ts";
 import type {
+  HandChange,
   Inspecting,
   Losses,
   Operating,
@@ -92,6 +93,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "inspect.isLimited": { doing: (kind: string) => `asking for the limits of ${kind}` },
   "inspect.ahead": { doing: (id: string) => `counting what is ahead of ${id}` },
   "inspect.keys": { doing: "reading keys" },
+  "inspect.audit": { doing: "reading the audit" },
   "inspect.suspects": { doing: "listing held suspects" },
   "inspect.writer": { doing: "asking who writes" },
   "inspect.incidents": { doing: "listing incidents" },
@@ -109,6 +111,13 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     doing: (id: string) => `retrying ${id}`,
     writes: "retry a job",
     wakes: (_: unknown, answer: OperatorAnswer) => answer.is === "applied",
+  },
+  "operate.change": {
+    doing: (ids: readonly string[], { do: what }: HandChange) =>
+      `changing ${ids.length === 1 ? ids[0] : `${ids.length} jobs`} by ${what}`,
+    writes: "change jobs",
+    wakes: (_: unknown, answers: readonly OperatorAnswer[]) =>
+      answers.some(({ is }) => is === "requested" || is === "applied" || is === "removed"),
   },
   "operate.signal": {
     doing: ({ job }: Signal) => `signalling ${job}`,

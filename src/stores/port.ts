@@ -21,6 +21,7 @@ export type * from "./batches.ts";
 export type * from "./schedules.ts";
 export type * from "./collections.ts";
 export type * from "./store-parts.ts";
+export { changedCount } from "./store-parts.ts";
 
 export interface Store<Tx = unknown> {
   /** "sqlite", "postgres", ...: which form of `commit` fits. */

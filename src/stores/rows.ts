@@ -10,6 +10,7 @@ import {
   JOB_STATES,
   type JobInfo,
   type JobState,
+  type KindRetention,
   type KindSettings,
   NO_COUNTERS,
   type Outcome,
@@ -19,7 +20,7 @@ import { HASH, type Lease } from "../job/lease.ts";
 import type { JobOutcome } from "../job/waits.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
-import type { HeldJob } from "./port.ts";
+import type { HeldJob, KindCounts } from "./port.ts";
 import type { StoreNote } from "./store-parts.ts";
 import type { WorkerRow, WorkerState } from "./liveness.ts";
 
@@ -213,6 +214,8 @@ export interface JobColumns extends CounterColumns {
   readonly door: number | null;
   /** Of a debounced job. */
   readonly latest_at: number | null;
+  /** Of a job that no attempt has begun. */
+  readonly expires_at: number | null;
 }
 
 export function jobInfo(row: JobColumns): JobInfo {
@@ -244,6 +247,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     parent: row.parent,
     waitsAt: waits ? row.wait_step : null,
     ...keysOf(row),
+    ...(row.expires_at !== null && { expiresAt: row.expires_at }),
     ...(row.latest_at !== null && { latestAt: row.latest_at }),
     waitsForResolution,
   };
@@ -255,6 +259,47 @@ function keysOf({ state, keys, door }: JobColumns): Pick<JobInfo, "keys" | "held
   if (state !== STATE.queued || door === null) return { keys: own, heldBy: null };
   const turn = door < 0 ? own[-1 - door] : undefined;
   return { keys: own, heldBy: turn === undefined ? (own[door] ?? null) : { ...turn, turn: true } };
+}
+
+/** Where a queued job waits, as far as a promotion asks. */
+export interface DelayColumns {
+  readonly lane: number;
+  readonly run_at: number | null;
+  readonly outcome: number | null;
+}
+
+/** Whether a queued job waits for its time and for nothing else. */
+export function isDelayed({ lane, run_at: runAt, outcome }: DelayColumns): boolean {
+  return lane === LANE.delayed && runAt !== NEVER_DUE && outcome !== OUTCOME.waiting;
+}
+
+/** The pause of a kind. It may have ended although the row says that it is paused. */
+export interface PauseColumns {
+  readonly paused: Flag;
+  readonly paused_at: number | null;
+  readonly paused_until: number | null;
+  readonly paused_by: string | null;
+  readonly paused_reason: string | null;
+}
+
+export function kindPaused(row: PauseColumns, now: number): Pick<KindCounts, "paused" | "pause"> {
+  if (!row.paused || (row.paused_until !== null && row.paused_until <= now)) return { paused: false };
+  const { paused_at: at, paused_until: until, paused_by: by, paused_reason: reason } = row;
+  // A version that knew no reasons has paused it.
+  if (at === null) return { paused: true };
+  return { paused: true, pause: { by: by ?? "", reason, at, until } };
+}
+
+/** How long finished jobs of a kind are kept, by the number of the state. Stored as JSON; null: as all others. */
+export function retentionMs(stored: string | null, state: number, ofAllMs: number): number {
+  if (stored === null) return ofAllMs;
+  return (JSON.parse(stored) as KindRetention)[JOB_STATES[state] as keyof KindRetention] ?? ofAllMs;
+}
+
+/** The shortest time for which any finished job is kept. */
+export function shortestRetention(stored: readonly (string | null)[], ofAllMs: number): number {
+  const own = stored.flatMap((text) => (text === null ? [] : Object.values(JSON.parse(text) as KindRetention)));
+  return Math.min(ofAllMs, ...own);
 }
 
 /** A damaged one is shown as it is found: it must not hide its job, nor the others of a list. */

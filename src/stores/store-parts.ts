@@ -1,5 +1,6 @@
 // The parts of a store alongside its fourteen verbs (port.ts): what people, reports and metrics read; what people change by hand; what an
 // open, the maintenance and an operator ask of the store itself; losses of contact; the user's own transactions; and what is known about the store's own health.
+import type { AuditEntry, AuditQuery, AuditRecord } from "../job/audit.ts";
 import type { JobDetails, JobInfo, JobState } from "../job/job.ts";
 import type { JobKey, KeyLimit, KeyPause, KeyState } from "../job/limits.ts";
 import type { JobOutcome } from "../job/waits.ts";
@@ -34,6 +35,9 @@ export interface Inspecting {
    * for, whether it has or not. Absent: this store does not tell.
    */
   keys?(query: KeyQuery): Promise<readonly KeyState[]>;
+
+  /** What people changed, the newest first. */
+  audit(query: AuditQuery): Promise<readonly AuditRecord[]>;
 
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
@@ -85,6 +89,8 @@ export interface KindCounts {
   readonly kind: string;
   /** Whether workers take no jobs of this kind. */
   readonly paused: boolean;
+  /** Who paused it, and why. Omitted: it is not paused. */
+  readonly pause?: KindPaused;
   /** Could be claimed now. */
   readonly ready: number;
   /** How long the oldest of those has been ready; null: none is. */
@@ -103,6 +109,16 @@ export interface KindCounts {
   readonly cancelled: number;
   /** Jobs that are kept from running because their workers died. */
   readonly quarantined: number;
+}
+
+/** A pause as it is kept. */
+export interface KindPaused {
+  readonly by: string;
+  /** Null: none was given. */
+  readonly reason: string | null;
+  readonly at: number;
+  /** When it ends; null: when the kind is resumed. */
+  readonly until: number | null;
 }
 
 /** The suspects that a live worker holds. */
@@ -125,7 +141,8 @@ export interface LockHolder {
   readonly version: number;
 }
 
-// What people change by hand: cancel, retry, pause, and what a supervisor knows of a death.
+// What people change by hand: jobs, one or many, kinds and keys, and what a supervisor knows of a death. Where an audit entry is given, it is
+// written in the transaction of the change, and only if something was changed.
 
 export interface Operating {
   /**
@@ -142,23 +159,54 @@ export interface Operating {
   retry(id: string, actor: string): Promise<OperatorAnswer>;
 
   /**
+   * One transaction: the same change of each of these jobs, in their order. Returns one answer for each; a job that is refused stops no other. Each is
+   * changed as `cancel` and `retry` do it; see `HandChange`.
+   */
+  change(ids: readonly string[], change: HandChange, entry: AuditEntry): Promise<readonly OperatorAnswer[]>;
+
+  /**
    * One transaction: keeps a signal for an unfinished job until it is read or the job has ended, and wakes the job if it waits for it. Sent again with the
    * same id it is kept once.
    */
   signal(signal: Signal): Promise<SignalAnswer>;
 
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
-  setLimit(key: JobKey, own: KeyLimit | null): Promise<void>;
+  setLimit(key: JobKey, own: KeyLimit | null, entry?: AuditEntry): Promise<void>;
 
   /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
-  pauseKey?(key: JobKey, pause: KeyPause | null): Promise<void>;
+  pauseKey?(key: JobKey, pause: KeyPause | null, entry?: AuditEntry): Promise<void>;
 
-  /** Paused kinds are not claimed by any worker. Returns false if the kind was never declared. */
-  setPaused(kind: string, paused: boolean): Promise<boolean>;
+  /**
+   * Paused kinds are not claimed by any worker. A pause with an end ends then, by the store's clock, whether or not any process does something. A second
+   * pause replaces the first. Returns false, and writes nothing, if the kind was never declared.
+   */
+  setPaused(kind: string, paused: boolean, how?: KindPause, entry?: AuditEntry): Promise<boolean>;
 
   /** Keeps how a worker's process ended, in its row and, in the same transaction, in the evidence of its incident if there is one. A worker without a row: nothing is written. */
   noteDeath(worker: string, words: string): Promise<void>;
 }
+
+/** How a kind is paused. */
+export interface KindPause {
+  readonly actor: string;
+  readonly reason: string | null;
+  /** When it ends: at an instant of the store's clock, or so long from now. Both null: when it is resumed. */
+  readonly untilAt: number | null;
+  readonly forMs: number | null;
+}
+
+/**
+ * cancel: as `cancel`. retry: as `retry`; with an `input` the job gets it, and its kept steps are deleted, because they came of the former one.
+ * promote: a delayed job becomes ready; "not-delayed" if it is not delayed, or waits for something else than a time. remove: the job is deleted with all that
+ * belongs to it: steps, results, logs, signals, what comes after it by its dedupe key, and what it was planned for. One that has not ended ends first, with all
+ * consequences. As long as its parent is unfinished, an empty row with its id stays (`transitions.remove`), which can't be retried. A running one is refused, and so is
+ * the block of a batch.
+ */
+export type HandChange =
+  | { readonly do: "cancel"; readonly children?: boolean }
+  | { readonly do: "retry"; readonly input?: string }
+  | { readonly do: "promote" }
+  | { readonly do: "remove" };
 
 export interface CancelOptions {
   /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
@@ -183,10 +231,17 @@ export type SignalAnswer =
 export type OperatorAnswer =
   | { readonly is: "applied"; readonly state: JobState }
   | { readonly is: "requested" }
+  | { readonly is: "removed" }
+  | { readonly is: "not-delayed" }
   | { readonly is: "missing" }
   | { readonly is: "wrong-state"; readonly state: JobState }
   | { readonly is: "key-held"; readonly holder: string; readonly dedupeKey: string }
   | { readonly is: "of-batch"; readonly batch: string };
+
+/** How many of these answers are changes. */
+export function changedCount(answers: readonly OperatorAnswer[]): number {
+  return answers.filter(({ is }) => is === "applied" || is === "requested" || is === "removed").length;
+}
 
 // What an open, the maintenance and an operator ask of the store itself: its epoch, its restores, its files or its server.
 
@@ -489,6 +544,7 @@ export interface Inconsistency {
     | "corrupt-content"
     | "block-without-job"
     | "batch-disagrees"
+    | "collection-disagrees"
     | "held-without-door"
     | "door-without-held"
     | "slot-disagrees"

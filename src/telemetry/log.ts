@@ -3,6 +3,7 @@ import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
 import { oneLine, storableText } from "../job/text.ts";
 import { isoInstant } from "../job/time.ts";
+import { ownFolder } from "../platform/program-file.ts";
 import { integrityText } from "../stores/store-parts.ts";
 
 /** Anything that takes a line and its data: pino, winston, console, your own. */
@@ -343,17 +344,16 @@ export function prettyWriter(options: WriterOptions = {}): Logger {
 }
 
 const FRAMES = 4;
-/** The folder of this package's code; null: it is in a bundle, whose frames are the program's. */
-const OURS = (import.meta.dirname as string | undefined)?.replace(/[^/\\]+$/, "") ?? null;
 
 /** The frames of a stack that are the user's own code, innermost first: neither Node's, nor ours, nor a package's. */
 export function userFrames(stack: string): string[] {
+  const ours = ownFolder();
   return stack
     .split("\n")
     .map((line) => line.trim())
     .filter((line) => /^at .*(?:file:\/\/|\/|[A-Z]:\\)/.test(line))
     .filter((line) => !line.includes("node:internal") && !line.includes("/node_modules/"))
-    .filter((line) => OURS === null || !line.includes(OURS))
+    .filter((line) => ours === null || !line.includes(ours))
     .slice(0, FRAMES);
 }
 

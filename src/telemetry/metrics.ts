@@ -3,9 +3,11 @@
 // file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
 import { type BatchState, doneKind } from "../job/batches.ts";
+import { COLLECTION_STATES } from "../job/collections.ts";
 import type { EngineEvent, EventName, Listener } from "../job/events.ts";
 import type { IncidentSummary, RecoveryReport } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
+import type { CollectionCount } from "../stores/collections.ts";
 import type { KindCounts, StoreHealth, WorkerQuery } from "../stores/port.ts";
 import type * as PromClient from "prom-client";
 import { createRequire } from "node:module";
@@ -307,6 +309,8 @@ export interface MeasuredStore {
   report(id: string): Promise<RecoveryReport | null>;
   /** Omitted: it has none. */
   batches?(options: { readonly state: BatchState; readonly limit: number }): Promise<readonly MeasuredBatch[]>;
+  /** Omitted: it has none. */
+  collectionCounts?(): Promise<readonly CollectionCount[]>;
 }
 
 interface MeasuredBatch {
@@ -324,6 +328,7 @@ interface Reading {
   readonly workers: readonly WorkerRow[];
   /** Those that have not ended. */
   readonly batches: readonly MeasuredBatch[];
+  readonly collections: readonly CollectionCount[];
   readonly now: number;
 }
 
@@ -429,6 +434,11 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
     for (const [kind, of] of Map.groupBy(batches, (batch) => batch.kind))
       it.set({ kind }, greatest(of.map(({ createdAt }) => now - createdAt)) / 1_000);
   });
+  gauge("outlive_collections", "Collections in the store", ["kind", "state"], (it, { collections }) => {
+    // A kind of which one is known has a 0 for each other state, and not a gap.
+    for (const { kind } of collections) for (const state of COLLECTION_STATES) it.set({ kind, state }, 0);
+    for (const { kind, state, count } of collections) it.set({ kind, state }, count);
+  });
   // A server's files are not ours to measure: there is no sample then, and not a 0.
   gauge("outlive_database_bytes", "The size of the database", [], (it, { detail: { bytes } }) =>
     bytes === undefined ? it.remove() : it.set(Number(bytes)),
@@ -497,9 +507,18 @@ async function reading(engine: MeasuredStore): Promise<Reading> {
       engine.workers(),
       engine.workers({ which: "leftBehind" }),
     ]);
-    return { up: ok, detail, counts, workers: workers.flat(), batches: await unfinishedBatches(engine), now };
+    const collections = (await engine.collectionCounts?.().catch(() => [])) ?? [];
+    return {
+      up: ok,
+      detail,
+      counts,
+      workers: workers.flat(),
+      batches: await unfinishedBatches(engine),
+      collections,
+      now,
+    };
   } catch {
-    return { up: false, detail: {}, counts: [], workers: [], batches: [], now };
+    return { up: false, detail: {}, counts: [], workers: [], batches: [], collections: [], now };
   }
 }
 

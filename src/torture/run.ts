@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { type Engine, type EngineEvent, open } from "../index.ts";
+import { programFile } from "../platform/program-file.ts";
 import { audit, type Audit, type Percentiles, percentiles, type Recovery, RecoveryTimes } from "./audit.ts";
 import { Fleet, type Place } from "./fleet.ts";
 import { Chance, Killer, type KillerEnd, type Zombie } from "./killer.ts";
@@ -91,8 +92,6 @@ export const ALIVE = 0.45;
 const BEFORE_KILLS = 0.5;
 const BEFORE_POISON = 0.05;
 const STOP_MS = 10_000;
-// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
-const WORKER = fileURLToPath(new URL(`./worker${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 
 export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
   const began = performance.now();
@@ -111,7 +110,7 @@ export async function run(plan: Plan, observer: Observer): Promise<Outcome> {
   const fleet: Fleet = new Fleet({
     places: { worker: workers },
     cache: join(scratch.folder, "compiled"),
-    programOf: () => [WORKER, schema === null ? [url] : [url, schema]],
+    programOf: () => [fileURLToPath(programFile("torture/worker")), schema === null ? [url] : [url, schema]],
     heard(place, { event }) {
       if (!event) return;
       killer.heard(place, event);

@@ -6,7 +6,7 @@ import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
-import { mayBeScheduled } from "../job/schedules.ts";
+import { SCHEDULED } from "../job/schedules.ts";
 import type { Duration } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { AttemptWrite, Stale } from "../stores/port.ts";
@@ -19,6 +19,7 @@ import {
   checkedEnqueue,
   CommitControl,
   type CommitForm,
+  type FetchOptions,
   type Interrupted,
   type RequestAttempt,
   type RunEnqueue,
@@ -391,6 +392,17 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     return this.#made().watched("holdOff", (calls) => calls.holdOff(limit, duration));
   }
 
+  fetch(options: FetchOptions): typeof fetch {
+    const { fetchOf } = this.#context;
+    if (fetchOf) return fetchOf(this, options);
+    throw new OutliveError(
+      ErrorCode.driverMissing,
+      `Job ${this.id} called run.fetch, and this worker has no network.`,
+      "Run it in a worker of an engine that open() has made.",
+      { jobId: this.id },
+    );
+  }
+
   sleep(duration: Duration, options?: SleepOptions): Promise<void> {
     return this.#made().sleep(duration, options);
   }
@@ -558,6 +570,11 @@ function withRows(change: transitions.Change, pending: RowEnds | null): transiti
   const rows = bothEnds(pending ?? NO_ENDS, own ?? NO_ENDS);
   const { ifCancelled } = change;
   return { ...change, rows, ...(ifCancelled && { ifCancelled: { ...ifCancelled, rows: pending ?? NO_ENDS } }) };
+}
+
+/** Only then it is asked what it was planned for. An id of the user's may look the same, and has no occurrence. */
+function mayBeScheduled(jobId: string): boolean {
+  return jobId.length === 32 && jobId.startsWith(SCHEDULED);
 }
 
 function isThenable(value: unknown): value is PromiseLike<unknown> {

@@ -215,7 +215,7 @@ export interface Concurrency {
   readonly perKind: ReadonlyMap<string, number>;
   /** The maximum in flight of all kinds together that `perKind` does not name; omitted: only `total` limits them. */
   readonly others?: number;
-  /** The maximum claimed of a kind in one turn. Omitted: what there is room for. */
+  /** Of kinds of which thousands may be in flight (requests): the maximum claimed in one turn. Their ends are gathered (loop.ts). Omitted: there are none. */
   readonly perTurn?: ReadonlyMap<string, number>;
 }
 
@@ -263,6 +263,11 @@ export class Slots {
     const open = kinds.filter(({ room }) => room > 0);
     if (!perTurn) return { total, kinds: open };
     return { total, kinds: open.map((one) => ({ ...one, room: Math.min(one.room, perTurn.get(one.kind) ?? total) })) };
+  }
+
+  /** Whether one turn may settle many of this kind, because many are in flight. */
+  gathers(kind: string): boolean {
+    return this.#concurrency.perTurn?.has(kind) === true;
   }
 
   /** Whether a claim took as much of a kind as one turn may: there may be more. */

@@ -15,6 +15,7 @@ import type { Backend, MaintenanceHandle } from "../stores/backend.ts";
 import type { LivenessTimes, ProcessKey } from "../stores/liveness.ts";
 import type { BeatAnswer, Store } from "../stores/port.ts";
 import { Loop, type LoopOptions, type LoopOwner } from "./loop.ts";
+import type { FetchOptions, RequestAttempt } from "./run.ts";
 
 /** What exists before a worker's life begins. The life builds its context from it. */
 export type WorkerLifeDeps = Omit<WorkerContext, "worker" | "store" | "trust"> & { readonly backend: Backend };
@@ -347,6 +348,8 @@ export interface WorkerContext {
   readonly around?: EnqueueAround;
   /** Throws if the contract is not one of the program's own; omitted: all are accepted. */
   readonly assertKnown?: (contract: { readonly name: string }) => void;
+  /** Makes the `fetch` of an attempt; the engine implements it, because it knows the network. Omitted: there is none. */
+  readonly fetchOf?: (attempt: RequestAttempt, options: FetchOptions) => typeof fetch;
   readonly trust: Trust;
 }
 

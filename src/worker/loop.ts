@@ -40,6 +40,10 @@ export interface LoopOptions {
   readonly pollMs: number;
 }
 
+/** How long the end of a request waits for others to be settled with, at most. */
+const GATHER_MS = 3;
+const MAX_GATHERED = 200;
+
 export class Loop implements ExecutorOwner {
   readonly #context: WorkerContext;
   readonly #life: LoopOwner;
@@ -64,8 +68,14 @@ export class Loop implements ExecutorOwner {
   #epoch: number | undefined;
   /** The next poll. */
   #timer: CallOff | undefined;
+  /** When what has finished is settled, however little it is; undefined: nothing is gathered. */
+  #gathered: CallOff | undefined;
   readonly #whenEmpty: (() => void)[] = [];
   readonly #due = (): void => this.#on("due");
+  readonly #gather = (): void => {
+    this.#gathered = undefined;
+    if (this.#finished.length > 0) this.wake();
+  };
 
   constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions) {
     this.#context = context;
@@ -130,6 +140,7 @@ export class Loop implements ExecutorOwner {
     this.#on("close");
     this.#onClaims("stop");
     this.#timer?.();
+    this.#gathered?.();
     this.#backoff.close();
     this.#executor.close();
     this.#nowEmpty();
@@ -191,7 +202,14 @@ export class Loop implements ExecutorOwner {
 
   finished(settlement: Settlement): void {
     this.#finished.push(settlement);
-    this.wake();
+    if (this.#isGathering(settlement.lease.kind)) this.#gathered ??= this.#context.clock.after(GATHER_MS, this.#gather);
+    else this.wake();
+  }
+
+  /** Requests end one by one while others are in flight: a turn for each few of them is a transaction for each few. */
+  #isGathering(kind: string): boolean {
+    const { length } = this.#finished;
+    return length < MAX_GATHERED && length * 2 < this.#executor.heldCount && this.#slots.gathers(kind);
   }
 
   freed(attempt: Attempt): void {

@@ -59,6 +59,8 @@ export interface Run {
   readonly enqueueMany: RunEnqueueMany;
   /** No job of this job's key of the limit starts for so long, for instance because the other side asked for a pause. Nothing is counted; what runs goes on. */
   holdOff(limit: string, duration: Duration): Promise<void>;
+  /** A `fetch` whose calls are steps of this job, named by their order: a later attempt gets the kept answer. For SDKs that take one. Needs the package `undici`. */
+  fetch(options: FetchOptions): typeof fetch;
   /** Ends the attempt, and goes on in a new one after this long, without a slot, a timer or memory meanwhile. Nothing is counted. */
   sleep(duration: Duration, options?: SleepOptions): Promise<void>;
   /** As `sleep`, until this moment of the worker's clock. */
@@ -72,6 +74,16 @@ export interface Run {
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
+}
+
+/** How the calls of `run.fetch` are made. */
+export interface FetchOptions {
+  /** What is done if a POST or PATCH was sent and its outcome is not known: "resend" it, or "fail" the job. Other methods are sent again. */
+  readonly ifUnknown: "resend" | "fail";
+  /** Which addresses may be reached: "public", "any", or CIDRs and host names. Default "public". */
+  readonly addresses?: "public" | "any" | readonly string[];
+  /** From the call to the last byte, also the limit of each part. Default "10m"; at most "24d". */
+  readonly timeout?: Duration;
 }
 
 /** What the runner of a block needs of its attempt, beyond what a handler gets. */

@@ -158,3 +158,61 @@ test("quarantined jobs are listed with their incident, and released", async (t) 
   assert.deepEqual(released.value, { change: "release", changed: 1, failed: 0, jobs: [{ id, state: "queued" }] });
   assert.equal((await run("quarantine", "release", id)).code, 4);
 });
+
+test("promote, remove, retry --input, pause --until and audit, each with its actor and reason", async (t) => {
+  const place = new Place(t);
+  const engine = await place.engine({ jobs: [broken, mail] });
+  await withDead(engine, 2);
+  await engine.enqueue(mail, { n: 1 }, { id: "delayed", delay: "1h" });
+  const { run, json } = cliOn(t, place.url);
+  const promoted = await json("promote", "delayed", "--actor", "ann", "--reason", "wanted now");
+  assert.deepEqual(promoted.value, {
+    change: "promote",
+    changed: 1,
+    failed: 0,
+    jobs: [{ id: "delayed", state: "queued" }],
+  });
+  const edited = await json("retry", "broken-0", "--input", '{"n":2}');
+  assert.deepEqual(edited.value, {
+    change: "retry",
+    changed: 1,
+    failed: 0,
+    jobs: [{ id: "broken-0", state: "queued" }],
+  });
+  assert.deepEqual((await engine.get("broken-0"))?.input, { n: 2 });
+  assert.equal((await run("retry", "--input", "{}")).code, 2);
+  const removed = await json("remove", "broken-1");
+  assert.deepEqual(removed.value, {
+    change: "remove",
+    changed: 1,
+    failed: 0,
+    jobs: [{ id: "broken-1", state: "removed" }],
+  });
+  const asked = await run("remove", "--kind", "broken", "--state", "queued");
+  assert.match(asked.stderr, /This would remove 1 job; nothing was changed/);
+  const paused = await json("pause", "mail", "--until", "2h", "--reason", "the provider is down", "--actor", "bob");
+  const { pause, ...rest } = paused.value as { pause: { by: string; reason: string; until: string } };
+  assert.deepEqual(rest, { kind: "mail", paused: true });
+  assert.deepEqual(
+    [pause.by, pause.reason, pause.until > new Date().toISOString()],
+    ["bob", "the provider is down", true],
+  );
+  const [why, status] = await Promise.all([run("why", "delayed"), run("status")]);
+  assert.match(why.stdout, /paused by bob since .* more: the provider is down/);
+  assert.match(status.stdout, /mail is paused \(the provider is down\) by bob until/);
+  await run("resume", "mail");
+  const audit = await json("audit", "--limit", "4");
+  const { entries, next } = audit.value as { entries: Record<string, unknown>[]; next: string };
+  assert.deepEqual(
+    entries.map(({ action, target, count }) => [action, target, count]),
+    [
+      ["resume", "kind mail", 1],
+      ["pause", "kind mail", 1],
+      ["remove", "job broken-1", 1],
+      ["edit", "job broken-0", 1],
+    ],
+  );
+  assert.match(String(entries[0]?.["actor"]), /^cli\/.+@.+/);
+  const rest2 = await run("audit", "--after", next);
+  assert.match(rest2.stdout, /ann +promote +1 +job delayed +wanted now/);
+});

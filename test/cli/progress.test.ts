@@ -56,12 +56,13 @@ test("counting for a filter without --yes tells how far it has come, and changes
   const cancel = {
     name: "cancel",
     done: "cancelled",
+    bulk: "cancel",
     states: ["queued"],
     apply: () => assert.fail("nothing may be changed"),
   } as const;
   const filter = { createdAfter: 0 };
   await assert.rejects(
-    changeFound(terminal, engine, cancel, filter, false, () => (now += 1_000)),
+    changeFound(terminal, engine, cancel, filter, false, {}, () => (now += 1_000)),
     /This would cancel 2,500 jobs; nothing was changed\. Add --yes/,
   );
   assert.ok(lines.length > 1, "a line for each page");

@@ -8,6 +8,7 @@ import { collection, type Engine, type EngineEvent, type EngineOptions, ErrorCod
 import { systemClock } from "../../src/platform/clock.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
+import { SmallDisk } from "../support/small-disk.ts";
 
 const bytes = (text: string): Buffer => Buffer.from(text);
 
@@ -233,4 +234,16 @@ test("of a million ordinals the missing ones are found in one query", async (t) 
   await engine.collect(scan, null, { id: "a", expect: { files: 1_000_000 } });
   await engine.put(scan, "a", "files", 500_000, bytes("x"));
   assert.equal((await engine.collection("a"))?.series["files"]?.missing, "1-499999, 500001-1000000");
+});
+
+test("a full blob store refuses a part with what to do next, and takes it when there is room", async (t) => {
+  const disk = new SmallDisk(t, "1m");
+  const scan = collection("scan", { series: ["files"] }).done(() => {});
+  const { engine } = await place(t, [scan], { blobs: join(disk.folder, "blobs") });
+  await engine.collect(scan, null, { id: "a", expect: { files: 1 } });
+  disk.fill();
+  await assert.rejects(engine.put(scan, "a", "files", 1, bytes("one")), { code: ErrorCode.blobsFull });
+  assert.equal((await engine.collection("a"))?.series["files"]?.have, 0);
+  disk.makeRoom();
+  assert.equal(await engine.put(scan, "a", "files", 1, bytes("one")), "accepted");
 });

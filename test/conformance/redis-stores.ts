@@ -110,11 +110,12 @@ function damageIn({ call }: FreshName, tag: string): Damage {
     const key = what === "step" ? `${tag}s:${row}` : `${tag}${what === "input" ? "i" : "o"}:${page}`;
     const fields = what === "step" ? ((await call("HKEYS", key)) as string[]) : [String(slot)];
     assert.ok(fields.length > 0, `job ${id} has one ${what}`);
+    const [read, write] = what === "input" ? (["LINDEX", "LSET"] as const) : (["HGET", "HSET"] as const);
     for (const field of fields) {
-      const stored = String(await call("HGET", key, field));
+      const stored = String(await call(read, key, field));
       const at = stored.indexOf("+") + 1;
       const text = stored.slice(at);
-      await call("HSET", key, field, stored.slice(0, at) + text.replaceAll(text[0]!, "?"));
+      await call(write, key, field, stored.slice(0, at) + text.replaceAll(text[0]!, "?"));
     }
   };
 }

@@ -1,5 +1,5 @@
 // The store port on Redis, held to its specification. It has neither `commit` nor `transact` (a row's commit included), and no SQL that recovers without a
-// process: their tests are skipped, and those of what it does not have yet. Each is printed.
+// process: their tests are skipped, and each is printed.
 import assert from "node:assert/strict";
 import { after, type TestContext } from "node:test";
 import { storeConformance } from "../../src/testing/index.ts";
@@ -10,8 +10,6 @@ const MAY_BE_SKIPPED = new Set([
   "a transaction of this store can't be left open",
   "this store needs a process to recover",
 ]);
-/** What the store does not have yet: docs/redis.md says so. It goes when the store has it. */
-const NOT_YET = new Set(["this store has no collections"]);
 const skipped: { readonly title: string; readonly why: string | undefined }[] = [];
 
 function noting(t: TestContext): void {
@@ -30,7 +28,7 @@ storeConformance("redis", (t) => {
 after(() => {
   process.stdout.write(skipped.map(({ title, why }) => `skipped on redis, ${why}: ${title}\n`).join(""));
   assert.deepEqual(
-    skipped.filter(({ why }) => why === undefined || !(MAY_BE_SKIPPED.has(why) || NOT_YET.has(why))),
+    skipped.filter(({ why }) => why === undefined || !MAY_BE_SKIPPED.has(why)),
     [],
   );
 });

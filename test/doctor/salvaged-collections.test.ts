@@ -1,5 +1,6 @@
 // What a salvaged file owes collections: sums are those of the parts that survive, and a part whose row is lost is accepted when it comes again.
 import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { jobKind, jobOf, type Part, rangesText } from "../../src/job/collections.ts";
 import { systemClock } from "../../src/platform/clock.ts";
@@ -65,4 +66,24 @@ test("a collection whose texts are lost is seen as damaged, and its parts stay",
   const { collections } = await salvaged(t, "outlive_collection_texts");
   const [row] = await collections!.get(["c"]);
   assert.deepEqual([row?.corrupt, row?.series[0]?.have, row?.state], [true, PARTS - 1, "collecting"]);
+});
+
+test("a full check finds sums that are not those of the parts, and parts of a collection that does not exist", async (t) => {
+  const place = new Place(t);
+  const store = await openStore(systemClock, place.path);
+  t.after(() => store.close());
+  await store.declare([kind("mail")]);
+  const times = { idleMs: 3_600_000, totalMs: 3_600_000, keepMs: 1 };
+  const series = [{ name: "files", expected: 3 }];
+  await store.collections!.open({ id: "c", kind: "mail", input: "{}", series, ...times, follow: [] });
+  await store.collections!.put(ALL.slice(0, 2));
+  const found = async (): Promise<unknown> =>
+    (await store.upkeep.inconsistencies!()).map(({ what, names }) => [what, names]);
+  assert.deepEqual(await found(), []);
+  const file = new DatabaseSync(place.path);
+  t.after(() => file.close());
+  file.exec("UPDATE outlive_series SET have = 3");
+  assert.deepEqual(await found(), [["collection-disagrees", ["c"]]]);
+  file.exec("UPDATE outlive_series SET have = 2; UPDATE outlive_parts SET collection = 9 WHERE ordinal = 2");
+  assert.deepEqual(await found(), [["collection-disagrees", ["c", "9"]]]);
 });

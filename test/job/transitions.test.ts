@@ -39,6 +39,13 @@ const table: Readonly<
   refuse: { from: ["running"], to: "dead", make: (job) => transitions.refuse(job, boom) },
   quarantine: { from: ["running"], to: "quarantined", make: (job) => transitions.quarantine(job, ["input"]) },
   cancel: { from: ["queued"], to: "cancelled", make: (job) => transitions.cancel(job) },
+  expire: { from: ["queued"], to: "cancelled", make: (job) => transitions.expire(job) },
+  remove: {
+    from: ["queued", "succeeded", "dead", "cancelled", "quarantined"],
+    to: "cancelled",
+    make: (job) => transitions.remove(job),
+  },
+  promote: { from: ["queued"], to: "queued", make: (job) => transitions.promote(job) },
   retry: {
     from: ["succeeded", "dead", "cancelled", "quarantined"],
     to: "queued",
@@ -54,7 +61,7 @@ test("the changes and the states from which they start are those written down he
 test("what a person may ask is decided for every state from which it may start, whatever the counters are", () => {
   const view = (state: JobState): JobView =>
     aView({ state, counters: { ...NO_COUNTERS, errors: 3, crashes: 2, blamed: 1 } });
-  for (const name of ["cancel", "retry"] as const) {
+  for (const name of ["cancel", "retry", "promote", "remove"] as const) {
     const decided = Object.fromEntries(CHANGES[name].map((state) => [state, table[name].make(view(state))]));
     assert.deepEqual(BY_HAND[name].changes, decided);
   }

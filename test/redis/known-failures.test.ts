@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
+import { wait } from "../../src/job/transitions.ts";
 import { decideCrash } from "../../src/recovery/recover.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
@@ -89,6 +90,54 @@ test("R5: a removal, a cancel of a family and a list take a bounded piece in one
   await connection.command("HSET", `${connection.tag}meta`, "row", String(64 * 1_000));
   const [, stopped] = (await connection.eval("list", ["9007199254740991", "10", "5", "", "", "", "", ""])) as string[];
   assert.equal(stopped, String((1_000 - 159) * 64));
+});
+
+test("R5: children of an attempt, and jobs that it waits for, are written in pieces that no script exceeds, and still as a whole", async (t) => {
+  const { store, connection } = await freshStore(t);
+  const sent = new Map<string, number>();
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (script, args, again) => {
+    sent.set(script, Math.max(sent.get(script) ?? 0, args?.length ?? 0));
+    return evaluate(script, args, again);
+  };
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue([draft("parent")]);
+  const [parent] = (await store.turn("w", [], roomFor(1))).claimed;
+  const children = names("c", 1_100);
+  const enqueue = { type: "enqueue", drafts: children.map((id) => draft(id)) } as const;
+  const stale = { ...parent!.lease, fence: 9 };
+  assert.equal((await store.write([{ lease: stale, write: enqueue }]))[0]!.is, "stale");
+  assert.equal((await store.inspect.counts())[0]!.ready, 0, "nothing of a refused write is there");
+  const [written] = await store.write([{ lease: parent!.lease, write: enqueue }]);
+  assert.ok(written?.is === "applied");
+  assert.equal(written.enqueued!.filter(({ created }) => created).length, 1_100);
+  assert.equal((await store.inspect.get("c0007"))!.parent, "parent");
+  const view = { id: "parent", state: "running", counters: parent!.counters } as const;
+  const waits = wait(view, { step: "run.wait#1", forMs: null, until: { jobs: children } });
+  // A first try that is interrupted after its first piece leaves nothing that the next one would count.
+  const lease = [parent!.lease.row, "parent", parent!.lease.epoch, parent!.lease.fence, "w"].map(String);
+  await connection.eval("prepareWait", [...lease, "1", "1", "parent"]);
+  await store.turn("w", [{ lease: parent!.lease, change: waits }], roomFor(0));
+  assert.equal((await store.inspect.get("parent"))!.waitsAt, "run.wait#1");
+  const { claimed } = await store.turn("w", [], roomFor(1_100));
+  assert.equal(claimed.length, 1_100);
+  await store.turn(
+    "w",
+    claimed.slice(1).map((job) => SETTLE.succeed(job)),
+    roomFor(0),
+  );
+  assert.equal((await store.inspect.get("parent"))!.waitsAt, "run.wait#1", "one child is left");
+  await store.turn("w", [SETTLE.succeed(claimed[0]!)], roomFor(0));
+  assert.deepEqual(idsOf((await store.turn("w", [], roomFor(9))).claimed), ["parent"]);
+  assert.deepEqual(await store.upkeep.integrity(), []);
+  const writing = ["stage", "insertChildren", "prepareWait", "turn"].map(
+    (script) => [script, sent.get(script)!] as const,
+  );
+  assert.ok(
+    writing.every(([, args]) => args > 0 && args <= 1_100),
+    `no script has the arguments of all: ${writing.join(" ")}`,
+  );
 });
 
 test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {

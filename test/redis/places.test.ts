@@ -10,6 +10,7 @@ import type { Store } from "../../src/stores/port.ts";
 import { redisAddress, type RedisOptions } from "../../src/stores/redis/address.ts";
 import { Connection, type Loss } from "../../src/stores/redis/connection.ts";
 import { connect, type Reply } from "../../src/stores/redis/driver.ts";
+import { ioredis, iovalkey, nodeRedis } from "../../src/redis.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import { draft, idsOf, kind, roomFor, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { kinds } from "../support/jobs.ts";
@@ -46,9 +47,10 @@ async function again<T>(call: () => Promise<T>): Promise<T> {
 }
 
 const CLIENTS = {
-  "@redis/client": (url: string) => createClient({ url }),
+  "@redis/client": (url: string) => nodeRedis(createClient({ url })),
+  // Without its adapter it is seen from the client whose it is.
   ioredis: (url: string) => new Redis(url, { lazyConnect: true }),
-  iovalkey: (url: string) => new Valkey(url, { lazyConnect: true }),
+  iovalkey: (url: string) => iovalkey(new Valkey(url, { lazyConnect: true })),
 } as const;
 
 for (const [name, make] of Object.entries(CLIENTS))
@@ -98,6 +100,7 @@ test("a client with a key prefix, and one of a whole cluster, are refused by nam
   const { url } = await freshName(t);
   const prefixed = new Redis(url, { lazyConnect: true, keyPrefix: "app:" });
   assert.throws(() => redisAddress(url, { client: prefixed }), { code: ErrorCode.optionInvalid, message: /keyPrefix/ });
+  assert.throws(() => ioredis(prefixed), { code: ErrorCode.optionInvalid, message: /keyPrefix/ });
   const cluster = { options: {}, nodes: () => [], duplicate: () => ({}) };
   assert.throws(() => redisAddress(url, { client: cluster }), {
     code: ErrorCode.optionInvalid,

@@ -1,4 +1,4 @@
-// Every index follows from the records of the jobs: whichever is damaged, by hand, is found, and a repair makes it as it was.
+// Every index follows from the records of the jobs and collections: whichever is damaged, by hand, is found, and a repair makes it as it was.
 import assert from "node:assert/strict";
 import { fork } from "node:child_process";
 import { test, type TestContext } from "node:test";
@@ -85,11 +85,32 @@ async function furnish(store: Store): Promise<void> {
     assert.equal((await recoverOnce(store, request)).done, true);
   }
   await store.enqueue([draft({ id: "ready", dedupeKey: "once" }), draft({ id: "later", delayMs: 9e8 })]);
+  await collect(store);
+}
+
+/** One collection that may be complete, and one that lacks parts and has a parked message. */
+async function collect(store: Store): Promise<void> {
+  const collections = store.collections!;
+  for (const [id, expected] of [
+    ["whole", 2],
+    ["lacking", 9_000],
+  ] as const) {
+    const series = [{ name: "files", expected }];
+    const times = { idleMs: 9e8, totalMs: 9e8, keepMs: 9e8 };
+    await collections.open({ id, kind: "mail", input: "null", series, ...times, follow: [] });
+  }
+  const part = (collection: string, ordinal: number) => {
+    const of = { collection, series: "files", ordinal };
+    return { ...of, blob: `${collection}/${ordinal}`, bytes: 7, sha256: "s" };
+  };
+  await collections.put([part("whole", 1), part("whole", 2), part("lacking", 3), part("lacking", 8_999)]);
+  const message = { id: "p", kind: "mail", collection: "lacking", series: "files", ordinal: 4, reason: "torn" };
+  await collections.park([{ ...message, blob: null, bytes: 1 }]);
 }
 
 /** By the end of its name, what an index of the furnished store is. */
 const INDEXES =
-  /:(x:.+|r:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|run:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost)$/;
+  /:(x:.+|rs?:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost|n[ildtc]|n[bg]:.+|pz|pc:.+)$/;
 
 test("each index that is lost is found, and built again as it was", async (t) => {
   const { store, connection } = await freshStore(t);
@@ -101,7 +122,7 @@ test("each index that is lost is found, and built again as it was", async (t) =>
   );
   const found = new Set(keys.map((key) => key.slice(connection.tag.length).replace(/:.*/s, "")));
   const expected =
-    "aw cc ch dk dl doors fleet h held hk inc kinds kt ku losses lost over r run t3 t4 u v wa wi ws x z zk";
+    "aw cc ch dk dl doors fleet h held hk inc kinds kt ku losses lost nb nc nd ng ni nl nt over pc pz r rs t3 t4 u v wa wi ws x z zk";
   assert.equal([...found].toSorted().join(" "), expected);
   for (const key of keys) {
     await connection.command("DEL", key);
@@ -122,10 +143,12 @@ test("entries that no record knows are found by the sizes of indexes, and remove
   const key = jobKey("tenant", "acme").id;
   const strays: readonly (readonly string[])[] = [
     ["ZADD", `${tag}r:1`, "1", "9999"],
+    ["HSET", `${tag}rs:1`, "9999", "abc"],
+    ["HINCRBY", `${tag}k:1`, "rd", "1"],
+    ["HINCRBY", `${tag}k:2`, "rn", "-1"],
     ["ZADD", `${tag}z:1`, "1", "9999"],
     ["ZADD", `${tag}h:${key}`, "1", "9999"],
     ["SADD", `${tag}held:1`, "9999"],
-    ["SADD", `${tag}run:2`, "9999"],
     ["SADD", `${tag}kt:${key}`, "9999"],
     ["SADD", `${tag}t3:1`, "9999"],
     ["HSET", `${tag}dk:1`, "never", "9999"],
@@ -133,6 +156,13 @@ test("entries that no record knows are found by the sizes of indexes, and remove
     ["HSET", `${tag}ws`, "nobody", "99"],
     ["HINCRBY", `${tag}k:1`, "jobs", "3"],
     ["ZINCRBY", `${tag}doors`, "1", String(key)],
+    ["HSET", `${tag}ni`, "nobody", "99"],
+    ["ZADD", `${tag}nl`, "99", "99"],
+    ["ZADD", `${tag}nd`, "1", "99"],
+    ["HINCRBY", `${tag}nc`, "1:1", "3"],
+    ["SETBIT", `${tag}nb:2:0:0`, "10", "1"],
+    ["HINCRBY", `${tag}ng:2:0`, "0", "1"],
+    ["ZADD", `${tag}pz`, "0", "never"],
   ];
   for (const stray of strays) {
     await connection.command(...stray);
@@ -149,7 +179,7 @@ test("R3: a job whose worker's row is lost is queued again by a repair, and one 
   await store.enqueue([draft("a"), draft("b"), draft({ id: "c", delayMs: 9e8 })]);
   await store.turn("w", [], roomFor(1));
   await connection.command("DEL", `${connection.tag}w:1`);
-  await connection.command("HDEL", `${connection.tag}i:0`, "2");
+  await connection.command("LSET", `${connection.tag}i:0`, "2", "");
   await connection.command("DEL", `${connection.tag}d:3`);
   const found = await store.upkeep.integrity();
   assert.ok(found.some((text) => /job a is held by a worker that has no row/.test(text)));

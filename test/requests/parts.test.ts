@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { resolveConfig } from "../../src/engine/config.ts";
 import { job } from "../../src/index.ts";
-import { request, stepFetch } from "../../src/requests.ts";
+import { request } from "../../src/requests.ts";
 import { assertDescriptors } from "../../src/requests/descriptors.ts";
 import { Pacer } from "../../src/requests/pacer.ts";
 import { shownUrl } from "../../src/requests/rendered.ts";
@@ -18,7 +18,7 @@ test("the fetch of a handler is a step: a later attempt gets the answer without 
   const think = job("think", { retry });
   const bodies: string[] = [];
   think.handle(async (_, run) => {
-    const fetch = stepFetch(run, { ifUnknown: "fail", addresses: "any" });
+    const fetch = run.fetch({ ifUnknown: "fail", addresses: "any" });
     const response = await fetch(`${receiver.url}/x`, { method: "POST", body: "question" });
     bodies.push(`${response.status} ${await response.text()}`);
     if (run.attempt === 1) throw new Error("after the call");
@@ -38,7 +38,7 @@ test("an answer of 5xx is handed out and not kept, and a cut connection ends a j
   });
   const think = job<{ path: string }>("think", { retry });
   think.handle(async ({ path }, run) => {
-    const fetch = stepFetch(run, { ifUnknown: "fail", addresses: "any" });
+    const fetch = run.fetch({ ifUnknown: "fail", addresses: "any" });
     const { status } = await fetch(receiver.url + path, { method: "POST", body: "b" });
     statuses.push(status);
     if (status >= 500) throw new Error("later");
@@ -52,7 +52,44 @@ test("an answer of 5xx is handed out and not kept, and a cut connection ends a j
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
   assert.match(error!.message, /was sent, and its outcome is unknown/);
-  assert.equal(receiver.received.filter(({ url }) => url === "/cut").length, 1);
+  const cuts = (): number => receiver.received.filter(({ url }) => url === "/cut").length;
+  assert.equal(cuts(), 1);
+  await engine.retry(id);
+  await engine.runUntilIdle();
+  assert.deepEqual([(await engine.get(id))!.state, cuts()], ["dead", 2], "a person who retries it decides to send it");
+});
+
+test("a handler that gives up on a call does not send it again: its outcome is unknown", async (t) => {
+  const receiver = await Receiver.start(t, () => {});
+  const think = job("think", { retry });
+  think.handle(async (_, run) => {
+    const call = run.fetch({ ifUnknown: "fail", addresses: "any" })(receiver.url, { method: "POST" });
+    call.catch(() => {});
+    if (run.attempt > 1) await call;
+    await receiver.until(() => receiver.received.length > 0);
+    throw new Error("took too long");
+  });
+  const engine = await memory(t, [think]);
+  const { id } = await engine.enqueue(think, null);
+  await engine.runUntilIdle();
+  assert.match((await engine.get(id))!.error!.message, /was sent, and its outcome is unknown/);
+  assert.equal(receiver.received.length, 1);
+});
+
+test("run.fetch asks for ifUnknown, gives each call a name of its own, and has canned answers in tests", async (t) => {
+  const { network, sent } = answers({ "GET https://api.example/*": ["one", "two"] });
+  const think = job("think", { retry: { attempts: 1 } });
+  const got: string[] = [];
+  think.handle(async (_, run) => {
+    // @ts-expect-error ifUnknown is required
+    assert.throws(() => run.fetch({}), says("OPTION_INVALID", "ifUnknown of run.fetch"));
+    for (const fetch of [run.fetch({ ifUnknown: "fail" }), run.fetch({ ifUnknown: "resend" })])
+      got.push(await (await fetch("https://api.example/x")).text());
+  });
+  const engine = await memory(t, [think], { network });
+  const { id } = await engine.enqueue(think, null);
+  await engine.runUntilIdle();
+  assert.deepEqual([got, sent.length, (await engine.get(id))!.state], [["one", "two"], 2, "succeeded"]);
 });
 
 test("canned answers stand in place of the network, and requests and callbacks run as ever", async (t) => {
@@ -99,7 +136,7 @@ test("more requests in flight than the process may open files are refused when a
 });
 
 test("requests are opened twenty at a time, and none is left waiting", async () => {
-  const pacer = new Pacer();
+  const pacer = new Pacer(setImmediate);
   const opened: number[] = [];
   const all = Array.from({ length: 100 }, async (_, n) => {
     await pacer.turn();

@@ -42,6 +42,7 @@ const row: JobColumns = {
   keys: null,
   door: null,
   latest_at: null,
+  expires_at: null,
 };
 
 test("what only holds its place in a row is not shown: before the first claim, and before the end", () => {

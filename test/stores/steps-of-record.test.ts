@@ -25,6 +25,7 @@ const SQLITE_STEPS = [
   "schedules 39626f521d2d238",
   "collections 3b3680450e7ac8a",
   "doors 36b69f44acbe39e",
+  "operations 9a7b4e09de39e82",
   "traces 7c8d05268a6aab0",
 ];
 
@@ -50,6 +51,8 @@ const POSTGRES_STEPS = [
   "submit 8cee0e7b979770a",
   "schedules 86013510d2bcdff",
   "collections bf0b10c9a50bc54",
+  "operations 8ffbd1592bb8ea9",
+  "open gates 2ec239581f99c1f",
   "traces 8a0abca6f13b052",
 ];
 

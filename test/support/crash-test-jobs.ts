@@ -1,7 +1,8 @@
 // Jobs for the tests of `crashTest`: some that are careful, and some that are not.
 import { randomUUID } from "node:crypto";
 import { appendFileSync, readFileSync } from "node:fs";
-import { batch, job, TerminalError } from "../../src/index.ts";
+import { batch, collection, job, TerminalError } from "../../src/index.ts";
+import { request } from "../../src/requests.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { effect } from "../../src/testing/index.ts";
 
@@ -124,3 +125,34 @@ bookedRows.handle((row, run) =>
     run.write("booked.csv", `${tx.get<{ n: number }>("SELECT count(*) AS n FROM booked")!.n}\n`);
   }),
 );
+
+/** Loads its parts in a step, under a key; asks its producer and notifies by messages. */
+export const collecting = collection("collecting", { series: ["files"] })
+  .request((_input, run) => run.publish("scanners", {}))
+  .done(async (collected, run) => {
+    await run.step("load", async () => {
+      for await (const part of collected.parts("files"))
+        effect(`load ${part.ordinal}`, { key: run.key(`${part.ordinal}`) });
+    });
+  })
+  .notify("results");
+
+/** Loads its parts, and its receiver can't know a repetition. */
+export const keylessCollecting = collection("keyless-collecting", { series: ["files"] }).done(async (collected) => {
+  for await (const part of collected.parts("files")) effect(`load ${part.ordinal}`);
+});
+
+/** Requests of each policy, to the server that the test names. */
+const sent = { addresses: "any", retry: { attempts: 5, backoff: { base: "1ms", max: "1ms" } } } as const;
+const send = (input: unknown) => ({ url: `${process.env["OUTLIVE_TEST_RECEIVER"]}/charge`, json: input });
+export const resentCharge = request("resent-charge", { ...sent, method: "POST", ifUnknown: "resend", send });
+resentCharge.onResponse((_, run) => effect("note", { key: run.key("note") }));
+export const onceCharge = request("once-charge", { ...sent, method: "POST", ifUnknown: "fail", send });
+onceCharge.onError(({ is }, run) => effect(`failed: ${is}`, { key: run.key("failed") }));
+export const askedCharge = request("asked-charge", { ...sent, method: "POST", ifUnknown: "ask", send });
+askedCharge.onUnknown(() => ({ status: 200, body: "found" }));
+export const readCharge = request("read-charge", {
+  ...sent,
+  method: "GET",
+  send: (input) => ({ url: send(input).url }),
+});

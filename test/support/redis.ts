@@ -70,7 +70,7 @@ export async function ownRedis(t: TestContext, options: RedisOptions = {}): Prom
 }
 
 /** These have what may be due and what should be looked at; earlier and more is harmless. */
-const HINTS = ["meta", "now", "kw", "kd", "fd", "zk", "dl"];
+const HINTS = ["meta", "now", "kw", "kd", "fd", "zk", "dl", "bw"];
 
 /** All keys of a store with what is in them, hints aside. */
 export async function contents(

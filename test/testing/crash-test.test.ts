@@ -8,8 +8,11 @@ import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { crashTest } from "../../src/testing/index.ts";
 import {
+  askedCharge,
   booked,
   bookedRows,
+  collecting,
+  keylessCollecting,
   calling,
   careful,
   carelesslyWaiting,
@@ -19,8 +22,11 @@ import {
   keyless,
   keylessPayments,
   newKey,
+  onceCharge,
   payments,
+  readCharge,
   rereading,
+  resentCharge,
   starting,
   stepless,
   waiting,
@@ -271,4 +277,109 @@ test("rows with a commit of their own are killed before, inside and after it, an
     ),
   );
   assert.equal(report.ok, true, report.text);
+});
+
+test("a collection is killed where it is opened, at every part, and in each of its jobs, and comes to the same once", async () => {
+  const points = [
+    "after the collection was opened",
+    "before part files 1 was kept",
+    "after part files 2 was kept",
+    "after the collection became complete",
+    "before the collection became notified",
+    'after step "load" returned, before its result was kept (done)',
+    "after the settlement was durable (notify)",
+  ];
+  const report = await crashTest(collecting, {
+    module,
+    input: null,
+    parts: { files: ["a", "b"] },
+    points: (point) => points.includes(point),
+  });
+  assert.deepEqual(report.runs.map(({ point }) => point).toSorted(), points.toSorted());
+  assert.equal(report.ok, true, report.text);
+});
+
+test("what follows a collection is found to happen twice if its receiver can't know a repetition", async () => {
+  const report = await crashTest(keylessCollecting, {
+    module,
+    input: null,
+    parts: { files: ["a"] },
+    points: (point) => point === "after the handler returned, before that was settled (done)",
+  });
+  assert.deepEqual(
+    report.runs.map(({ twice }) => twice),
+    [["load 1"]],
+  );
+});
+
+// ---- requests
+
+const SENT = "after it was sent, before its answer came";
+
+/** A server that counts what reaches it, in the environment of the children. */
+async function receiver(t: TestContext): Promise<{ count: number }> {
+  const arrived = { count: 0 };
+  const server = createServer((_, response) => {
+    arrived.count++;
+    response.end("ok");
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  process.env["OUTLIVE_TEST_RECEIVER"] = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  t.after(() => {
+    delete process.env["OUTLIVE_TEST_RECEIVER"];
+    server.close();
+  });
+  return arrived;
+}
+
+test("a request is killed before and after it is sent, and is sent again under its key", async (t) => {
+  await receiver(t);
+  const { runs, ok, text } = await crashTest(resentCharge, { module, input });
+  assert.equal(ok, true, text);
+  assert.deepEqual(
+    runs.map(({ point, ended, twiceUnderOneKey }) => [point, ended, twiceUnderOneKey.length]),
+    [
+      ["after the claim, before the handler ran", "succeeded", 0],
+      ["before it was sent", "succeeded", 0],
+      [SENT, "succeeded", 1],
+      ["after its answer began", "succeeded", 1],
+      ["after the handler returned, before that was settled", "succeeded", 1],
+      ["after the settlement was durable", "succeeded", 0],
+    ],
+  );
+});
+
+test('under "fail" and "ask" nothing is sent twice, wherever the process dies', async (t) => {
+  const arrived = await receiver(t);
+  let before = 0;
+  const most: number[] = [];
+  const reset = (): void => {
+    most.push(arrived.count - before);
+    before = arrived.count;
+  };
+  const ends = async (kind: { readonly name: string }, ...chosen: string[]): Promise<Record<string, string>> => {
+    const points = (point: string): boolean => chosen.includes(point);
+    const { runs, ok, text } = await crashTest(kind, { module, input, reset, points });
+    reset();
+    assert.equal(ok, true, text);
+    return Object.fromEntries(runs.map(({ point, ended }) => [point, ended]));
+  };
+  const MARKED = "after it was marked that it is sent";
+  const UNMARKED = "before it was marked that it is sent";
+  assert.deepEqual(await ends(onceCharge, UNMARKED, MARKED, "before it was sent", SENT), {
+    [UNMARKED]: "succeeded",
+    // It may have been sent, for all that the store knows.
+    [MARKED]: "unknown",
+    "before it was sent": "unknown",
+    [SENT]: "unknown",
+  });
+  assert.deepEqual(await ends(askedCharge, SENT), { [SENT]: "succeeded" });
+  assert.equal(Math.max(...most), 1);
+});
+
+test("a GET that is sent twice does no harm, and the report says so", async (t) => {
+  await receiver(t);
+  const { ok, text } = await crashTest(readCharge, { module, input, points: (point) => point === SENT });
+  assert.equal(ok, true);
+  assert.match(text, /sent again, by a method that is idempotent: GET /);
 });

@@ -37,7 +37,7 @@ type At<Options, Key> = Key extends keyof Options
 
 /** The keys whose option has another type than its row. What only code can make has its type in the interface alone. */
 type Differing<Options, Rows extends Table> = {
-  [Key in keyof Rows]: Rows[Key] extends { readonly type: "code" | "blobs" }
+  [Key in keyof Rows]: Rows[Key] extends { readonly type: "code" | "blobs" | "broker" }
     ? never
     : Same<At<Options, Key>, ValueOf<Rows[Key]>> extends true
       ? never

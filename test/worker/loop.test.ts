@@ -797,3 +797,22 @@ test("a worker that was silent for too long asks for a heartbeat and claims noth
   await clock.settle();
   assert.deepEqual([turns.length, turns[1]!.room.total, told], [2, 3, ["compareSoon"]]);
 });
+
+test("ends of requests are gathered: one turn for half of what is held, or for what ended within a moment", async () => {
+  const concurrency = { total: 6, perKind: new Map([["mail", 6]]), perTurn: new Map([["mail", 200]]) };
+  const { clock, turns, end, start } = worker({ concurrency });
+  await (await start()).answer({ claimed: claims("a", "b", "c", "d", "e", "f") });
+  await end("a");
+  await end("b");
+  assert.equal(turns.length, 1, "two of six wait for others");
+  await end("c");
+  assert.deepEqual(ids(turns[1]!.settlements), ["a", "b", "c"], "half of them do not");
+  await turns[1]!.answer();
+  await end("d");
+  assert.equal(turns.length, 2);
+  await clock.advance(3);
+  assert.deepEqual(ids(turns[2]!.settlements), ["d"], "nor does one for longer than a moment");
+  await turns[2]!.answer();
+  await end("e");
+  assert.deepEqual(ids(turns[3]!.settlements), ["e"], "one of two is half of them");
+});

@@ -2,7 +2,7 @@
 import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
 import { beatHolding } from "./beat-holding.ts";
-import { drainDeepPostgres, drainDeepSqlite } from "./drain-deep.ts";
+import { drainDeepPostgres, drainDeepRedis, drainDeepSqlite } from "./drain-deep.ts";
 import { drainBesideSleepers, drainKeyed, parentChildren } from "./drain-features.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
@@ -10,6 +10,7 @@ import { enqueueBulk } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
 import { enqueueInFlightPeers } from "./enqueue-in-flight-peers.ts";
 import { enqueue } from "./enqueue.ts";
+import { firstJob } from "./first-job.ts";
 import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
 import { killToRerun } from "./kill-to-rerun.ts";
@@ -18,6 +19,7 @@ import { openUnclean } from "./open-unclean.ts";
 import { pickupOther } from "./pickup-other.ts";
 import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
+import { drainAlways, idleCommands, jobMemory, largeReads } from "./redis-store.ts";
 import { workerMemory } from "./worker-memory.ts";
 
 export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
@@ -38,6 +40,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
@@ -55,17 +58,24 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     beatHolding,
     idleCpu,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],
   redis: [
     drain,
+    drainAlways,
+    drainDeepRedis,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,
+    jobMemory,
+    largeReads,
     killToRerun,
     idleCpu,
+    idleCommands,
     workerMemory,
+    firstJob,
     pickupSame,
     pickupOther,
   ],

@@ -39,7 +39,13 @@ export const killToRerun: Metric = {
         name: "killToRerunMs",
         unit: "ms",
         ours: p99,
-        targets: [{ text: "p99 ≤ 1,000 ms", value: p99, atMost: 1_000 }],
+        targets:
+          bench.store.name === "redis"
+            ? [
+                { text: "p50 ≤ 300 ms", value: percentile(took, 50), atMost: 300 },
+                { text: "p99 ≤ 700 ms", value: p99, atMost: 700 },
+              ]
+            : [{ text: "p99 ≤ 1,000 ms", value: p99, atMost: 1_000 }],
         // Measured with ten processes waiting for each core: 210 ms on SQLite, 290 ms on PostgreSQL.
         limits: [{ text: "p99 ≤ 1,000 ms", value: p99, atMost: 1_000 }],
         detail: { p50: percentile(took, 50), p99, max: Math.max(...took), kills: took.length, workers: WORKERS },

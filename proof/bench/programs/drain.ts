@@ -42,8 +42,10 @@ setInterval(() => {
 }, 20);
 
 serve({
-  fill: async ({ count, priority }: { count: number; priority: number }) => {
+  fill: async ({ count, priority, inputBytes = 0 }: { count: number; priority: number; inputBytes?: number }) => {
     await engine.pause(drained);
+    // An input of exactly so many bytes, the braces and the name included.
+    if (inputBytes > 0) return void (await engine.enqueueMany(noop, texts(count, inputBytes)));
     if (form === "keyed") await engine.enqueueMany(keyed, keyedInputs(count));
     else if (form === "plain") await engine.enqueueMany(noop, inputs(count), { each: () => ({ priority }) });
     else await fillFamily(count);
@@ -63,6 +65,11 @@ serve({
     await engine.close();
   },
 });
+
+function* texts(count: number, bytes: number): Generator<{ n: number }> {
+  const text = "x".repeat(bytes - '{"n":"","t":""}'.length - 8);
+  for (let n = 0; n < count; n++) yield { n: String(10_000_000 + n), t: text } as unknown as { n: number };
+}
 
 function* keyedInputs(count: number): Generator<{ key: string; text: string }> {
   let n = 0;

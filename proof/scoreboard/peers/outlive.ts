@@ -1,4 +1,4 @@
-// Outlive as a contender, on either store: nothing here but its public API.
+// Outlive as a contender, on each store: nothing here but its public API.
 import { type EngineOptions, job, open as openEngine } from "../../../src/index.ts";
 import type { Found, Input, Mode, Open, Place, Session, Task } from "../adapter.ts";
 
@@ -21,7 +21,7 @@ export const open: Open = async ({ address }: Place, mode): Promise<Session> => 
   const task = job<{ n: number; act: Input["act"]; ms: number }>("task");
   let handle: (task: Task) => Promise<void>;
   task.handle((input, run) => handle({ input, note: (word) => run.progress(word) }));
-  const engine = await openEngine(address.startsWith("postgres") ? address : `sqlite:${address}`, {
+  const engine = await openEngine(storeAt(address), {
     jobs: [task],
     logger: false,
     heartbeat: TIMES[mode],
@@ -52,3 +52,11 @@ export const open: Open = async ({ address }: Place, mode): Promise<Session> => 
     },
   };
 };
+
+/** A Redis place is a path behind the host, which is the name of a store here. */
+function storeAt(address: string): string {
+  if (address.startsWith("postgres")) return address;
+  if (!address.startsWith("redis")) return `sqlite:${address}`;
+  const { origin, host, pathname } = new URL(address);
+  return `${origin === "null" ? `redis://${host}` : origin}?store=${pathname.slice(1)}`;
+}

@@ -73,6 +73,7 @@ export const MATTERS: ReadonlySet<Verb> = new Set([
   "batches.abort",
   "batches.finish",
   "batches.reopen",
+  "operate.change",
   "operate.cancel",
   "operate.retry",
   "operate.signal",
@@ -168,6 +169,14 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
       const { children = false } = (args[2] ?? {}) as CancelOptions;
       return { process, lost, of, job: args[0] as string, answer: value as OperatorAnswer, children };
     }
+    case "operate.change": {
+      const [[job], change] = args as Parameters<Store["operate"]["change"]>;
+      const [answer] = (value ?? []) as readonly OperatorAnswer[];
+      const children = change.do === "cancel" && (change.children ?? false);
+      // The person of a history changes one job at a time.
+      const of = change.do === "cancel" ? "cancel" : "retry";
+      return { process, lost, of, job: job!, answer: answer!, children };
+    }
     case "batches.seal":
       return { process, lost, of: "seal", batch: args[0] as string };
     case "batches.append": {
@@ -219,6 +228,11 @@ function tell({ method, args }: Call, value: unknown): string | null {
     case "operate.retry": {
       const { children = false } = (args[2] ?? {}) as CancelOptions;
       return `${method} ${String(args[0])}${children ? " with its children" : ""}: ${(value as OperatorAnswer).is}`;
+    }
+    case "operate.change": {
+      const [ids, change] = args as Parameters<Store["operate"]["change"]>;
+      const families = change.do === "cancel" && change.children ? " with its children" : "";
+      return `${change.do} ${ids.join(", ")}${families}: ${(value as readonly OperatorAnswer[]).map(({ is }) => is).join(", ")}`;
     }
     case "operate.signal":
       return `signal ${(args[0] as Signal).id}: ${(value as SignalAnswer).is}`;

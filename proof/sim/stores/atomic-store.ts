@@ -1,6 +1,8 @@
 // A store in the shape that Redis asks for, before any Redis exists: every verb of the port is one atomic call, a failing one is not rolled
 // back, there is no transaction with user code, and the latest calls can be lost (`AtomicServer.loseSuffix`). Several connections share
 // one server.
+import type { AuditEntry } from "../../../src/job/audit.ts";
+import type { JobKey, KeyLimit, KeyPause } from "../../../src/job/limits.ts";
 import { BY_HAND } from "../../../src/job/transitions.ts";
 import type { CancelOptions, Store } from "../../../src/stores/port.ts";
 import { observed } from "../../../src/stores/observed.ts";
@@ -10,6 +12,7 @@ import * as batches from "./batches.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
 import { keyStates, pauseKey, setLimit } from "./keys.ts";
+import * as operating from "./operating.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
@@ -99,6 +102,7 @@ export function atomicStore(server: AtomicServer): Store {
         isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
         keys: reading(keyStates),
+        audit: reading(operating.readAudit),
         suspects: reading(looking.heldSuspects),
         writer: async () => null,
         incidents: reading(looking.incidents),
@@ -112,9 +116,16 @@ export function atomicStore(server: AtomicServer): Store {
         ),
         retry: writing((data: Data, id: string, actor: string) => looking.applyByHand(data, id, BY_HAND.retry, actor)),
         signal: writing(sendSignal),
-        setLimit: writing(setLimit),
-        pauseKey: writing(pauseKey),
-        setPaused: writing(looking.setPaused),
+        setLimit: writing((data: Data, key: JobKey, own: KeyLimit | null, entry?: AuditEntry | null) => {
+          setLimit(data, key, own);
+          operating.audit(data, entry, 1);
+        }),
+        pauseKey: writing((data: Data, key: JobKey, pause: KeyPause | null, entry?: AuditEntry | null) => {
+          pauseKey(data, key, pause);
+          operating.audit(data, entry, 1);
+        }),
+        change: writing(operating.changeJobs),
+        setPaused: writing(operating.setPaused),
         noteDeath: writing(noteDeath),
       },
       batches: {

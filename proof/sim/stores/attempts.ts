@@ -28,7 +28,16 @@ import { beginRow, claimedBlock, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import { cancelChildren, noteNewChildren } from "./families.ts";
 import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
-import { type Data, isDue, type JobRecord, NOT_ADMITTED, type StepRecord, stepOwner, sumOf } from "./records.ts";
+import {
+  type Data,
+  isDue,
+  isKindPaused,
+  type JobRecord,
+  NOT_ADMITTED,
+  type StepRecord,
+  stepOwner,
+  sumOf,
+} from "./records.ts";
 import { beginWait, consequences, keptWait, readSignal, waitDueAt } from "./waits.ts";
 import { ownRow, whyReplaced } from "./workers.ts";
 
@@ -36,7 +45,7 @@ import { ownRow, whyReplaced } from "./workers.ts";
 const MAX_REJECTIONS = 100;
 
 export function declare(data: Data, kinds: readonly KindSettings[]): void {
-  for (const settings of kinds) data.putKind({ settings, paused: data.kind(settings.name)?.paused ?? false });
+  for (const settings of kinds) data.putKind({ paused: false, ...data.kind(settings.name), settings });
   declareLimits(
     data,
     kinds.flatMap(({ keyed = [] }) => keyed),
@@ -60,19 +69,48 @@ export function turn(data: Data, worker: string, settlements: readonly Settlemen
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
   const hasCancelled = cancelChildren(data, applyChange);
+  const moreExpired = expireDue(data);
   const admitted = admitHeld(data, room);
-  const claims = claim(data, worker, room);
+  const claims = claim(data, worker, moreExpired ? { total: 0, kinds: [] } : room);
   const cancels = data.held(worker).flatMap(({ id, cancelRequested }) => (cancelRequested ? [id] : []));
-  const dueInMs = hasCancelled ? 0 : nextDueInMs(data, nextRoomAt(data));
+  const dueInMs = hasCancelled || moreExpired ? 0 : nextDueInMs(data, [nextRoomAt(data), resumesAt(data)]);
   return { settled, ...claims, live: true, cancels, nextDueInMs: dueInMs, woken: admitted };
 }
 
-/** `roomAt`: when a key has room by time. */
-function nextDueInMs(data: Data, roomAt: number | null): number | null {
+/** How many jobs one turn ends. Few, so that the simulator sees turns with more left. */
+const PIECE = 3;
+
+/** Returns whether more are left. */
+function expireDue(data: Data): boolean {
+  const due = data.queued().filter(({ state, fence, expiresAt }) => {
+    return transitions.hasNotBegun(state, fence) && expiresAt !== null && expiresAt <= data.now;
+  });
+  for (const job of due.slice(0, PIECE))
+    applyChange(data, job, transitions.EXPIRE, { actor: "system/expiry", incident: null });
+  return due.length > PIECE;
+}
+
+/** When the first pause ends; null: none has an end. */
+function resumesAt(data: Data): number | null {
+  const ends = data.kindNames().flatMap((name) => {
+    const kind = data.kind(name)!;
+    return isKindPaused(kind, data.now) && kind.pause?.until ? [kind.pause.until] : [];
+  });
+  return ends.length === 0 ? null : Math.min(...ends);
+}
+
+/** `others`: when a key has room by time, and when a pause ends. */
+function nextDueInMs(data: Data, others: readonly (number | null)[]): number | null {
   const delayed = data.queued().flatMap(({ runAt }) => (runAt === null || runAt >= NO_TIMEOUT ? [] : [runAt]));
-  const due = [...delayed, ...(roomAt === null ? [] : [roomAt])].map((at) => at - data.now);
+  const expiring = data.queued().map(({ fence, expiresAt }) => (fence === 0 ? expiresAt : null));
+  const due = [...delayed, ...[...others, ...expiring].filter((at) => at !== null)].map((at) => at - data.now);
   const waiting = due.filter((ms) => ms > 0);
   return waiting.length === 0 ? null : Math.min(...waiting);
+}
+
+function isClaimable(data: Data, name: string): boolean {
+  const kind = data.kind(name);
+  return kind !== null && !isKindPaused(kind, data.now);
 }
 
 /** The job if this attempt owns it now. */
@@ -209,7 +247,7 @@ function claim(data: Data, worker: string, room: Room): Pick<TurnAnswer, "claime
   const { suspects: held = NO_SUSPECTS } = room;
   const claimed: ClaimedJob[] = [];
   const corrupt: CorruptJob[] = [];
-  const open = new Map(room.kinds.flatMap((one) => (data.kind(one.kind)?.paused === false ? [[one.kind, one]] : [])));
+  const open = new Map(room.kinds.flatMap((one) => (isClaimable(data, one.kind) ? [[one.kind, one]] : [])));
   if (room.total === 0 || open.size === 0) return { claimed };
   const ready = data.queued().filter((job) => open.has(job.kind) && isDue(job, data.now));
   const waiting = ready.flatMap((job) => (isSuspect(job.counters) ? [{ job, together: bound(job) }] : []));

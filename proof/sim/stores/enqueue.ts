@@ -30,6 +30,7 @@ function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: nu
   const { id, kind, input, priority, dedupeKey, keys = [], fair = null } = draft;
   const row = data.meta().lastRow + 1;
   data.putMeta({ lastRow: row });
+  const runAt = runAtOf(draft, now, latestAt);
   data.putJob({
     row,
     id,
@@ -38,7 +39,7 @@ function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: nu
     priority,
     dedupeKey,
     createdAt: now,
-    runAt: runAtOf(draft, now, latestAt),
+    runAt,
     startedAt: now,
     deadlineAt: null,
     finishedAt: now,
@@ -61,7 +62,12 @@ function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: nu
     fair,
     ...NOT_ADMITTED,
     latestAt,
+    expiresAt: expiryOf(draft, runAt, now),
   });
+}
+
+function expiryOf({ expiresMs }: JobDraft, runAt: number | null, now: number): number | null {
+  return expiresMs === undefined ? null : Math.max(now, runAt ?? now) + expiresMs;
 }
 
 /** When a draft is due; null: at once. A debounced one waits again, but not beyond `latestAt`. */
@@ -96,7 +102,8 @@ function replace(data: Data, holder: JobRecord, draft: JobDraft): void {
   const latestAt = holder.latestAt ?? latestOf(draft, now);
   const runAt = runAtOf(draft, now, latestAt) ?? (isDue(holder, now) || isHeld(holder, now) ? null : holder.runAt);
   const inputSum = sumOf(input, holder.id);
-  data.putJob({ ...holder, input, inputSum, priority, runAt, keys, fair, latestAt, ...NOT_ADMITTED });
+  const expiresAt = expiryOf(draft, runAtOf(draft, now, latestAt), now);
+  data.putJob({ ...holder, input, inputSum, priority, runAt, keys, fair, latestAt, expiresAt, ...NOT_ADMITTED });
 }
 
 /** The job has begun: it may have read an older state already. The latest draft is kept, and becomes a job when this one has ended. */

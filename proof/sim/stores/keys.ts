@@ -17,7 +17,7 @@ import {
   impliedSettings,
 } from "../../../src/job/limits.ts";
 import type { KeyQuery, Room } from "../../../src/stores/port.ts";
-import { type Data, isFresh, isHeld, type JobRecord, type KeyRecord, NOT_ADMITTED } from "./records.ts";
+import { type Data, isFresh, isHeld, isKindPaused, type JobRecord, type KeyRecord, NOT_ADMITTED } from "./records.ts";
 
 /** The order at a door of a job of a strict limit that has begun: before all others. */
 const FIRST = 1_000_000;
@@ -41,7 +41,7 @@ export function admitHeld(data: Data, room: Room): number {
 /** How many more jobs of a fair kind a worker can take than are ready already. */
 function demandOf(data: Data, name: string, { total, kinds }: Room): number {
   const most = Math.min(total, kinds.find(({ kind }) => kind === name)?.room ?? 0);
-  if (data.kind(name)!.paused) return 0;
+  if (isKindPaused(data.kind(name)!, data.now)) return 0;
   return Math.max(0, most - data.queued().filter((job) => job.kind === name && isFresh(job, data.now)).length);
 }
 

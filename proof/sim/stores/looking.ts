@@ -1,7 +1,7 @@
 // The scripts for people and for upkeep: jobs, counts and incidents as they are read, what is changed by hand, retention and checks.
 import type { ByHand } from "../../../src/job/transitions.ts";
 import { ANY_NUMBER, isSuspect } from "../../../src/job/isolation.ts";
-import { isTerminal, type JobDetails, type JobInfo, type JobState } from "../../../src/job/job.ts";
+import { isTerminal, type JobDetails, type JobInfo, type JobState, type KindRetention } from "../../../src/job/job.ts";
 import type { JobKey } from "../../../src/job/limits.ts";
 import type { Incident, IncidentSummary } from "../../../src/recovery/incident.ts";
 import type {
@@ -20,7 +20,7 @@ import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "
 import { wrongSums } from "./blocks.ts";
 import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
-import { type Data, type IncidentRecord, isDue, isFresh, isHeld, type JobRecord } from "./records.ts";
+import { type Data, type IncidentRecord, isDue, isFresh, isHeld, isKindPaused, type JobRecord } from "./records.ts";
 import { forgetWaits, waitsAt } from "./waits.ts";
 
 function jobInfo(data: Data, job: JobRecord): JobInfo {
@@ -52,6 +52,7 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     keys: job.keys.map(named),
     heldBy: isHeld(job, data.now) ? heldBy(data, job) : null,
     waitsForResolution,
+    ...(job.expiresAt !== null && job.state === "queued" && !isClaimed && { expiresAt: job.expiresAt }),
   };
 }
 
@@ -119,7 +120,8 @@ export function counts(data: Data): KindCounts[] {
     const held = jobs.filter((job) => isHeld(job, data.now)).length;
     return {
       kind,
-      paused: data.kind(kind)!.paused,
+      paused: isKindPaused(data.kind(kind)!, data.now),
+      ...(isKindPaused(data.kind(kind)!, data.now) && { pause: data.kind(kind)!.pause! }),
       ready,
       delayed: inState("queued") - ready - held,
       held,
@@ -206,13 +208,15 @@ export function applyByHand(
     data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }
+  // Nothing is left of it that could run.
+  if (change.name === "retry" && job.outcome === "removed") return { is: "missing" };
   const batch = change.to === "queued" ? data.blockOf(row)?.batch : undefined;
   if (batch !== undefined) return { is: "of-batch", batch };
-  const holder = change.to === "queued" ? data.keyHolder(kind, dedupeKey) : null;
+  const holder = change.name === "retry" ? data.keyHolder(kind, dedupeKey) : null;
   if (holder) return { is: "key-held", holder: holder.id, dedupeKey: dedupeKey! };
-  const before = change.resets ? { ...job, result: null, resultSum: null } : job;
-  applyChange(data, before, change, { actor, incident: null });
-  if (change.to === "queued") data.deleteFamily(row);
+  const before = change.resets ? { ...job, result: null, resultSum: null, expiresAt: null } : job;
+  applyChange(data, before, change, { actor, incident: change.name === "promote" ? job.incident : null });
+  if (change.name === "retry") data.deleteFamily(row);
   return { is: "applied", state: change.to };
 }
 
@@ -221,15 +225,12 @@ export function isLimited(data: Data, kind: string): boolean {
   return keyed.length > 0 || fair;
 }
 
-export function setPaused(data: Data, name: string, paused: boolean): boolean {
-  const kind = data.kind(name);
-  if (kind) data.putKind({ ...kind, paused });
-  return kind !== null;
-}
-
 /** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
 export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
-  const before = data.now - request.finishedOlderThanMs;
+  const keptMs = ({ kind, state }: JobRecord): number =>
+    data.kind(kind)!.settings.retention?.[state as keyof KindRetention] ?? request.finishedOlderThanMs;
+  const own = data.kindNames().flatMap((name) => Object.values(data.kind(name)!.settings.retention ?? {}));
+  const before = data.now - Math.min(request.finishedOlderThanMs, ...own);
   const incidentsBefore = data.now - request.incidentsOlderThanMs;
   const { purgedUpTo } = data.meta();
   const rows = data.rows().filter((row) => row > purgedUpTo);
@@ -247,7 +248,9 @@ export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
     const job = parent === null ? null : data.job(parent);
     return job !== null && !isTerminal(job.state);
   };
-  const finished = looked.filter((job) => isTerminal(job.state) && job.finishedAt < before && !isKept(job));
+  const finished = looked.filter(
+    (job) => isTerminal(job.state) && job.finishedAt < data.now - keptMs(job) && !isKept(job),
+  );
   for (const job of finished) {
     forgetWaits(data, job.row);
     data.deleteJob(job);
@@ -255,6 +258,8 @@ export function purge(data: Data, request: PurgeRequest): PurgeAnswer {
   const gone = old.slice(0, request.limit);
   for (const { id } of gone) data.deleteIncident(id);
   for (const { id } of over) data.deleteWorker(id);
+  if (data.audit().some(({ at }) => at < incidentsBefore))
+    data.putAudit(data.audit().filter(({ at }) => at >= incidentsBefore));
   const next = isAtEnd ? 0 : last!.row;
   if (next !== purgedUpTo) data.putMeta({ purgedUpTo: next });
   return { jobs: finished.length, incidents: gone.length, more: !isAtEnd || gone.length === request.limit };

@@ -1,5 +1,6 @@
 // The records that the atomic store keeps, each a text in a table of the server, and the indexes that are kept in step with the jobs.
 import { crc32 } from "node:zlib";
+import type { AuditRecord } from "../../../src/job/audit.ts";
 import type { BatchRow, FailedRow, OutputPart } from "../../../src/job/batches.ts";
 import type { StoredError } from "../../../src/job/errors.ts";
 import { isSuspect } from "../../../src/job/isolation.ts";
@@ -16,6 +17,7 @@ import {
 import { type JobKey, type KeyLimit, type LimitSettings, NEW_RING, type Ring } from "../../../src/job/limits.ts";
 import type { Incident, IncidentJob } from "../../../src/recovery/incident.ts";
 import type { WorkerRecord as RegisteredWorker, WorkerState } from "../../../src/stores/liveness.ts";
+import type { KindPaused } from "../../../src/stores/port.ts";
 import type { Keyspace } from "./atomic-server.ts";
 
 export interface MetaRecord {
@@ -39,6 +41,12 @@ export interface MetaRecord {
 export interface KindRecord {
   readonly settings: KindSettings;
   readonly paused: boolean;
+  readonly pause?: KindPaused;
+}
+
+/** A pause may have an end. */
+export function isKindPaused({ paused, pause }: KindRecord, now: number): boolean {
+  return paused && !(pause?.until && pause.until <= now);
 }
 
 export interface JobRecord {
@@ -83,6 +91,8 @@ export interface JobRecord {
   readonly keepsPlace: boolean;
   /** A debounced job is not moved beyond; null: it has no such end. */
   readonly latestAt: number | null;
+  /** It ends if no attempt has begun by then; null: it does not. */
+  readonly expiresAt: number | null;
 }
 
 /** What a key has next to its limit. */
@@ -482,6 +492,15 @@ export class Data {
 
   deleteFamily(parent: number): void {
     this.keys.delete("families", String(parent));
+  }
+
+  /** What people changed, the oldest first. */
+  audit(): readonly AuditRecord[] {
+    return this.#read("audit", 0) ?? [];
+  }
+
+  putAudit(records: readonly AuditRecord[]): void {
+    this.#write("audit", 0, records);
   }
 
   /** The parents whose cancel includes their children. */

@@ -6,6 +6,8 @@ import type { AnyBatch } from "../../../src/batches/contract.ts";
 import type { EnqueueOptions } from "../../../src/job/enqueue.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
 import { type Clock, pause } from "../../../src/job/time.ts";
+import type { AnyRequest } from "../../../src/requests/contract.ts";
+import type { Wire } from "../../../src/requests/wire.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import type { SimProcess } from "../world/process.ts";
 import type { SeededRandom } from "../world/random.ts";
@@ -91,6 +93,8 @@ const NO_ROWS: RowTold = { began: () => {}, ended: () => {} };
 export interface Contracts {
   readonly jobs: ReadonlyMap<string, AnyContract>;
   readonly batches: ReadonlyMap<string, AnyBatch>;
+  /** Kinds of requests, and what stands in place of the network. Omitted: none. */
+  readonly requests?: { readonly kinds: ReadonlyMap<string, AnyRequest>; readonly wire: Wire };
 }
 
 /** The contracts of one process for these workloads. */

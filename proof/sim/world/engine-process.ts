@@ -47,7 +47,7 @@ export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"
 export async function openEngine(
   world: EngineWorld,
   process: SimProcess,
-  { jobs: contracts, batches }: Contracts,
+  { jobs: contracts, batches, requests }: Contracts,
 ): Promise<Engine> {
   const { clock } = process.main;
   const random = process.random.fork("engine");
@@ -91,6 +91,7 @@ export async function openEngine(
     settings: SETTINGS,
     contracts,
     batches,
+    ...(requests && { requests: requests.kinds, wire: { wire: requests.wire } }),
     blobs: world.blobs?.for(() => process.alive) ?? null,
     clock,
     random,

@@ -12,6 +12,9 @@ export const HEARTBEAT = {
 /** A submitter waits while so many of its batches have not ended. */
 export const MAX_LEFT = 4;
 /** The same in a campaign of many small batches. */
-export const MAX_LEFT_OF_MANY = 50;
+export const MAX_LEFT_OF_MANY = 100;
+/** So many batches a submitter has under way in a campaign: one of seven waits for its end, and would keep the others waiting. */
+export const LANES_OF_MANY = 12;
+export const COUNTED_MS_OF_MANY = 100;
 /** The file in the rig's folder that says: begin no further batch. */
 export const ENOUGH = "enough";

@@ -1,5 +1,5 @@
-// One submitter process of the rig for batches: `node submitter.ts URL FOLDER SEED NUMBER POISON SIZES`. It submits its batches one after the other, from
-// the first that no earlier life of it saw acknowledged, and goes on with what a killed life of it left.
+// One submitter process of the rig for batches: `node submitter.ts URL FOLDER SEED NUMBER POISON SIZES`. It submits its batches one after the other (in
+// a campaign several at once), from the first that no earlier life of it saw acknowledged, and goes on with what a killed life of it left.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -8,7 +8,7 @@ import { runUnderParent, tellParent } from "../../../src/torture/fleet.ts";
 import { readHistories, say } from "./history.ts";
 import { KINDS, kindOf } from "./kinds.ts";
 import { type Input, keyOf, type Planned, planOf } from "./plan.ts";
-import { ENOUGH, HEARTBEAT, MAX_LEFT, MAX_LEFT_OF_MANY } from "./settings.ts";
+import { COUNTED_MS_OF_MANY, ENOUGH, HEARTBEAT, LANES_OF_MANY, MAX_LEFT, MAX_LEFT_OF_MANY } from "./settings.ts";
 
 const [url, folder, seed, place, poison, sizes] = process.argv.slice(2) as [
   string,
@@ -32,14 +32,12 @@ async function* source({ rows }: Planned): AsyncGenerator<Input> {
   }
 }
 
-/** From what all lives of this submitter have said. */
-function nextNumber(): number {
+/** The batches that no life of this submitter saw acknowledged, in their order. */
+function* unacknowledged(): Generator<number, never> {
   const acked = new Set(
     readHistories(join(folder, "histories")).flatMap((line) => (line.what === "ack" ? [line.key] : [])),
   );
-  let number = 0;
-  while (acked.has(keyOf(Number(place), number))) number++;
-  return number;
+  for (let number = 0; ; number++) if (!acked.has(keyOf(Number(place), number))) yield number;
 }
 
 /** A second round of what failed, once, also if an earlier life has begun it. False: this process is asked to end. */
@@ -66,35 +64,56 @@ function wasAsked(key: string): boolean {
 runUnderParent(async (stop) => {
   await using engine = await open(url, { jobs: KINDS, heartbeat: HEARTBEAT, logger: false, onEvent: heard });
   tellParent({});
-  const isFull = async (): Promise<boolean> =>
-    (await Promise.all((["open", "sealed"] as const).map((state) => engine.batches({ state, limit: 1_000 })))).flat()
-      .length >
-    2 * (isSmall ? MAX_LEFT_OF_MANY : MAX_LEFT);
-  let number = nextNumber();
-  while (!stop.aborted) {
-    const plan = planOf(Number(seed), keyOf(Number(place), number), poison === "poison", isSmall);
-    const { key } = plan;
-    // What was begun is brought to its end also if there is enough.
-    if (existsSync(join(folder, ENOUGH)) && !wasAsked(key)) {
-      await pause(50, undefined, { signal: stop }).catch(() => {});
-      continue;
-    }
-    try {
-      if (!wasAsked(key) && (await isFull())) {
-        await pause(30);
+  const numbers = unacknowledged();
+  const full = new Full(engine);
+  const lane = async (): Promise<void> => {
+    let number = numbers.next().value;
+    while (!stop.aborted) {
+      const plan = planOf(Number(seed), keyOf(Number(place), number), poison === "poison", isSmall);
+      const { key } = plan;
+      // What was begun is brought to its end also if there is enough.
+      if (existsSync(join(folder, ENOUGH)) && !wasAsked(key)) {
+        await pause(50, undefined, { signal: stop }).catch(() => {});
         continue;
       }
-      say({ what: "ask", key });
-      asked.add(key);
-      const { id, rows } = await engine.submit(kindOf(plan.kind), source(plan), { key });
-      if (plan.act === "abort") await engine.abortBatch(id);
-      else if (plan.act === "retry" && !(await retried(engine, id, stop))) break;
-      say({ what: "ack", key, id, rows });
-      number++;
-    } catch (thrown) {
-      // The server is away. Whether anything was added is found out by submitting again.
-      process.stderr.write(`${key}: ${(thrown as Error).message}\n`);
-      await pause(100);
+      try {
+        if (!wasAsked(key) && (await full.isSo())) {
+          await pause(30);
+          continue;
+        }
+        say({ what: "ask", key });
+        asked.add(key);
+        const { id, rows } = await engine.submit(kindOf(plan.kind), source(plan), { key });
+        if (plan.act === "abort") await engine.abortBatch(id);
+        else if (plan.act === "retry" && !(await retried(engine, id, stop))) break;
+        say({ what: "ack", key, id, rows });
+        number = numbers.next().value;
+      } catch (thrown) {
+        // The server is away. Whether anything was added is found out by submitting again.
+        process.stderr.write(`${key}: ${(thrown as Error).message}\n`);
+        await pause(100);
+      }
     }
-  }
+  };
+  await Promise.all(Array.from({ length: isSmall ? LANES_OF_MANY : 1 }, lane));
 });
+
+/** Whether enough batches have not ended. Counted now and then: it reads them all. */
+class Full {
+  readonly #engine: Engine;
+  #countedMono = Number.NEGATIVE_INFINITY;
+  #is = false;
+
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  async isSo(): Promise<boolean> {
+    if (performance.now() - this.#countedMono < (isSmall ? COUNTED_MS_OF_MANY : 0)) return this.#is;
+    this.#countedMono = performance.now();
+    const states = ["open", "sealed"] as const;
+    const left = await Promise.all(states.map((state) => this.#engine.batches({ state, limit: 1_000 })));
+    this.#is = left.flat().length > 2 * (isSmall ? MAX_LEFT_OF_MANY : MAX_LEFT);
+    return this.#is;
+  }
+}

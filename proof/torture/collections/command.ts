@@ -8,10 +8,12 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import amqplib from "amqplib";
 import { attach, type Engine } from "../../../src/index.ts";
+import { rabbitmq } from "../../../src/rabbitmq.ts";
 import { migrationsOf } from "../../../src/stores/registry.ts";
 import { atEnd, cleanUpInEveryCase } from "../../../src/torture/run.ts";
 import { scratchFolder } from "../../../src/torture/scratch-store.ts";
 import { PostgresServer } from "../../servers/postgres-server.ts";
+import { RedisServer } from "../../servers/redis-server.ts";
 import { RabbitmqServer } from "../../servers/rabbitmq-server.ts";
 import { wholeNumber } from "../arguments.ts";
 import { hashOf, idOf, KIND, RESULTS } from "./plan.ts";
@@ -22,7 +24,7 @@ const WORKERS = 3;
 /** Without progress for so long nothing will come any more. */
 const PATIENCE_MS = 90_000;
 /** One broker death costs 10 s of waiting for its return. */
-const KILLS_PER_BROKER_DEATH = 100;
+const KILLS_PER_BROKER_DEATH = 50;
 /** A quorum queue younger than this may lose what it has confirmed. */
 const QUEUE_AGE_MS = 2_000;
 
@@ -39,7 +41,8 @@ export async function collections(args: readonly string[]): Promise<boolean> {
     },
   });
   const { store } = values;
-  if (store !== "sqlite" && store !== "postgres") throw new Error(`--store ${store}: use sqlite or postgres.`);
+  if (store !== "sqlite" && store !== "postgres" && store !== "redis")
+    throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
@@ -53,6 +56,12 @@ export async function collections(args: readonly string[]): Promise<boolean> {
     atEnd(() => server.destroyNow());
     end.defer(() => server.destroy());
     await (await migrationsOf(server.url())).up();
+    url = server.url();
+  }
+  if (store === "redis") {
+    const server = await RedisServer.create({ fsync: "always" });
+    atEnd(() => server.destroyNow());
+    end.defer(() => server.destroy());
     url = server.url();
   }
   const run = new Run(url, scratch.folder, broker, kills, seed);
@@ -84,11 +93,14 @@ class Run {
   readonly #workers: ChildProcess[] = [];
   #producer: ChildProcess | null = null;
   #stopping = false;
+  /** A short run has one, too. */
+  readonly #perBrokerDeath: number;
 
   constructor(url: string, folder: string, broker: RabbitmqServer, kills: number, seed: number) {
     this.#broker = broker;
     this.#kills = kills;
     this.#state = seed;
+    this.#perBrokerDeath = Math.min(KILLS_PER_BROKER_DEATH, Math.max(1, kills));
     this.#task = {
       url,
       blobs: join(folder, "blobs"),
@@ -101,17 +113,16 @@ class Run {
   }
 
   async all(): Promise<Record<string, unknown>> {
-    await this.#declareResults();
+    await this.#declareQueues();
     for (let n = 0; n < WORKERS; n++) this.#startWorker();
     atEnd(() => this.#killAll());
     try {
       const engine = await this.#untilThere();
-      const readyAt = performance.now();
       this.#startProducer();
       const acts: Record<string, number> = {};
       for (let kill = 1; kill <= this.#kills; kill++) {
         await pause(100 + this.#random() * 250);
-        const what = await this.#kill(kill, performance.now() - readyAt);
+        const what = await this.#kill(kill);
         acts[what] = (acts[what] ?? 0) + 1;
       }
       await this.#untilAll(engine);
@@ -124,11 +135,14 @@ class Run {
     }
   }
 
-  async #kill(number: number, ageMs: number): Promise<string> {
-    if (number % KILLS_PER_BROKER_DEATH === KILLS_PER_BROKER_DEATH / 2 && ageMs > QUEUE_AGE_MS) {
+  async #kill(number: number): Promise<string> {
+    if (number % this.#perBrokerDeath === 0) {
+      // Alone, and together with a worker in turn.
+      const alone = (number / this.#perBrokerDeath) % 2 === 1;
+      if (!alone) this.#workers[0]?.kill("SIGKILL");
       await this.#broker.kill();
       await this.#broker.start();
-      return "broker";
+      return alone ? "broker" : "worker and broker";
     }
     const dice = this.#random();
     if (dice < 0.2 && this.#producer) {
@@ -178,11 +192,16 @@ class Run {
     this.#producer?.kill("SIGKILL");
   }
 
-  async #declareResults(): Promise<void> {
+  /** All before the first kill, and old enough: a broker that is killed while a queue is new may lose what it has confirmed. */
+  async #declareQueues(): Promise<void> {
+    const own = rabbitmq(this.#task.broker);
+    await own.prepare({ kind: KIND, queues: "shared" }, "");
+    await own.close();
     const model = await amqplib.connect(this.#task.broker);
     const channel = await model.createChannel();
     await channel.assertQueue(RESULTS, { durable: true, arguments: { "x-queue-type": "quorum" } });
     await model.close();
+    await pause(QUEUE_AGE_MS);
   }
 
   /** Until the workers have made the store and its queues. */

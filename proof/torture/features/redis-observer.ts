@@ -4,6 +4,7 @@ import { connect as connectSocket, type Socket } from "node:net";
 import { connect, type Wire } from "../../../src/stores/redis/driver.ts";
 import { redisAddress } from "../../../src/stores/redis/address.ts";
 import { tagOf } from "../../../src/stores/redis/connection.ts";
+import { AT } from "../../../src/stores/redis/lua/plain.ts";
 import { RUNNING, type Sighting } from "./observer.ts";
 
 interface Seen {
@@ -15,7 +16,6 @@ interface Seen {
   readonly startedAt: number;
 }
 
-const ID_AT = 42;
 /** As MONITOR writes it: 1700000000.123456 [0 lua] "HSET" "key" "field" "value" ... */
 const ARGUMENT = /"((?:[^"\\]|\\.)*)"/gs;
 const ESCAPE = /\\(?:x([0-9a-f]{2})|(.))/gs;
@@ -81,7 +81,8 @@ export class RedisObserver {
 
   /** A stored input has nine characters of checksum in front. */
   async #keyOf(row: number): Promise<string> {
-    const stored = await this.#field(`i:${Math.floor(row / 64)}`, String(row % 64));
+    const list = `${this.#tag}i:${Math.floor(row / 64)}`;
+    const stored = String(await this.#wire.call(["LINDEX", list, String(row % 64)], CALL_MS));
     return (JSON.parse(stored.slice(9)) as { readonly key: string }).key;
   }
 
@@ -122,10 +123,10 @@ export class RedisObserver {
       this.#seen.push({
         row,
         runs,
-        job: slot.subarray(ID_AT).toString("utf8"),
-        kind: slot.readUInt16BE(1),
-        fence: slot.readUInt32BE(5),
-        startedAt: slot.readUIntBE(19, 6),
+        job: slot.subarray(AT.id - 1).toString("utf8"),
+        kind: slot.readUInt16BE(AT.kind - 1),
+        fence: slot.readUInt32BE(AT.fence - 1),
+        startedAt: slot.readUIntBE(AT.started - 1, 6),
       });
     }
   }

@@ -118,7 +118,7 @@ export class Stage implements AsyncDisposable {
   async found(kind: string): Promise<number> {
     if (this.#db === null) {
       const counts = (await this.engine.counts()).find((one) => one.kind === kind)!;
-      const { kind: _, paused: __, oldestReadyMs: ___, ...states } = counts;
+      const { kind: _, paused: __, pause: ____, oldestReadyMs: ___, ...states } = counts;
       return Object.values(states).reduce((sum, count) => sum + count, 0);
     }
     const { jobs, kinds } = { jobs: this.db.table("jobs"), kinds: this.db.table("kinds") };

@@ -2,13 +2,17 @@
 // that brought it and no other: tags begin at 1 on each channel, and a tag of an old one would acknowledge another message. What can't be
 // handled now is kept in hand and tried again, so that an outage of the store costs no delivery its count.
 import type { ConsumeMessage } from "amqplib";
+import { ErrorCode } from "../../job/errors.ts";
 import type { BrokerNews, Consumer, Consumption, Delivery, WiredKind } from "../../stores/broker.ts";
 import { type Address, after, type Channel, connect, deadline, type Link, openChannel } from "./connection.ts";
 import { declareKind } from "./topology.ts";
 
-/** Turns of one consumer at a time: while one is being kept, the next one is on its way to the disk. */
-const TURNS = 2;
-const MAX_PAUSE_MS = 5_000;
+/** Between two attempts to reach the broker, without the jitter: it is consumed from again within 2 s after its port has opened. */
+const MAX_PAUSE_MS = 500;
+/** Of a broker that is there and refuses: only an operator changes that. */
+const MAX_REFUSED_PAUSE_MS = 5_000;
+/** Between two attempts to handle what the store or the blob store refused. */
+const MAX_HANDLE_PAUSE_MS = 5_000;
 /** What failed for so long goes to another process, if there is one. */
 const KEEP_IN_HAND_MS = 30_000;
 /** A consumer that could not start, because its queue is not there, is tried again. */
@@ -49,6 +53,7 @@ export class RabbitmqConsumption implements Consumption {
     const { shown } = this.#address;
     for (let pauseMs = 100; !signal.aborted;) {
       let why: string;
+      let maxPauseMs = MAX_PAUSE_MS;
       try {
         const link = await connect(this.#address, "consumes");
         if (signal.aborted) return link.destroy();
@@ -72,6 +77,7 @@ export class RabbitmqConsumption implements Consumption {
         why = await link.ended;
       } catch (thrown) {
         why = (thrown as Error).message;
+        if ((thrown as { code?: unknown }).code === ErrorCode.brokerRefused) maxPauseMs = MAX_REFUSED_PAUSE_MS;
       }
       this.#link?.destroy();
       this.#link = null;
@@ -81,7 +87,7 @@ export class RabbitmqConsumption implements Consumption {
       this.#news({ state: "lost", text: `${shown} is not reachable, and is tried again: ${why}` });
       // Jitter, so that a fleet does not return at once.
       await after(pauseMs * (0.5 + Math.random()), signal);
-      pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
+      pauseMs = Math.min(maxPauseMs, pauseMs * 2);
     }
   }
 
@@ -114,7 +120,7 @@ class Consuming {
   #tag: string | null = null;
   #waiting: InHand[] = [];
   #turns = 0;
-  #isAlone = false;
+  #isolates = false;
   #stopped = false;
   #idle: (() => void) | null = null;
 
@@ -192,20 +198,16 @@ class Consuming {
     setImmediate(() => this.#pump());
   }
 
+  /** What came together shares a turn. The broker brings no more than `prefetch`, so turns need no limit. */
   #pump(): void {
-    while (!this.#stopped && this.#waiting.length > 0 && this.#turns < TURNS && !this.#isAlone) {
-      const suspect = this.#waiting.find(({ message }) => timesDelivered(message) > 0);
-      if (suspect) {
-        // It was in hand when a process died: it is handled while nothing else is.
-        if (this.#turns > 0) return;
-        this.#waiting = this.#waiting.filter((one) => one !== suspect);
-        this.#isAlone = true;
-        void this.#turn([suspect]).finally(() => (this.#isAlone = false));
-        return;
-      }
-      const share = Math.max(1, Math.ceil(this.#consumer.prefetch / TURNS));
-      void this.#turn(this.#waiting.splice(0, share));
-    }
+    if (this.#stopped || this.#isolates || this.#waiting.length === 0) return;
+    const suspects = suspectsOf(this.#waiting, this.#consumer.prefetch);
+    if (suspects.length === 0) return void this.#turn(this.#waiting.splice(0));
+    // They were in hand when a process died: they are handled while nothing else is.
+    if (this.#turns > 0) return;
+    this.#waiting = this.#waiting.filter((one) => !suspects.includes(one));
+    this.#isolates = true;
+    void this.#turn(suspects).finally(() => (this.#isolates = false));
   }
 
   async #turn(inHand: readonly InHand[]): Promise<void> {
@@ -224,7 +226,7 @@ class Consuming {
   async #handled(inHand: readonly InHand[]): Promise<readonly ("ack" | "requeue")[] | null> {
     const deliveries = inHand.map(({ message }) => deliveryOf(message));
     const since = performance.now();
-    for (let pauseMs = 50; ; pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2)) {
+    for (let pauseMs = 50; ; pauseMs = Math.min(MAX_HANDLE_PAUSE_MS, pauseMs * 2)) {
       try {
         return await this.#consumer.handle(deliveries);
       } catch {
@@ -244,6 +246,17 @@ function answer(channel: Channel, message: ConsumeMessage, verdict: "ack" | "req
   } catch {
     // The channel is closed.
   }
+}
+
+/**
+ * Those that were delivered most often, as many as may be handled at once: half of what a process takes after one death, a quarter after two, until the
+ * message that ends processes is alone.
+ */
+function suspectsOf(waiting: readonly InHand[], prefetch: number): InHand[] {
+  const times = Math.max(...waiting.map(({ message }) => timesDelivered(message)));
+  if (times === 0) return [];
+  const together = Math.max(1, Math.floor(prefetch / 2 ** times));
+  return waiting.filter(({ message }) => timesDelivered(message) === times).slice(0, together);
 }
 
 function timesDelivered({ fields, properties }: ConsumeMessage): number {

@@ -15,6 +15,7 @@ import { findJob } from "../supervisor/job-modules.ts";
 interface Flags {
   readonly priority?: number;
   readonly delay?: Duration;
+  readonly expires?: Duration;
   readonly runAt?: Date;
   readonly dedupeKey?: string;
   readonly dedupeThen?: "keep" | "replace" | "rerun";
@@ -30,6 +31,7 @@ export const enqueueCommand: Register = (program, run) => {
     .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
     .option("--delay <duration>", 'run it that much later: "30s", "5m"')
     .option("--run-at <instant>", "run it at this instant of ISO 8601", instant)
+    .option("--expires <duration>", 'cancel it if no attempt has begun that long after it was due: "1h"')
     .option("--dedupe-key <key>", "add nothing while an unfinished job of the kind holds this key")
     .addOption(
       new Option(

@@ -4,7 +4,7 @@ import { InvalidArgumentError } from "commander";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { type KeyState, MAX_WEIGHT } from "../../job/limits.ts";
 import { humanMs } from "../../job/time.ts";
-import { duration, wholeNumber } from "../context.ts";
+import { byOf, duration, wholeNumber, withBy } from "../context.ts";
 import { shellWord } from "../../job/text.ts";
 import type { Register } from "../main.ts";
 import { type Column, grid, type Pen } from "../terminal.ts";
@@ -23,8 +23,7 @@ interface Flags {
 }
 
 export const limitCommand: Register = (program, run) => {
-  program
-    .command("limit")
+  withBy(program.command("limit"))
     .argument("<name>", "the name of the limit")
     .argument("<key>", "the key; * if the limit has no keys")
     .description("give one key of a limit a limit of its own; what runs goes on")
@@ -48,10 +47,11 @@ export const limitCommand: Register = (program, run) => {
         assertComplete(flags);
         const { limits } = await attach();
         if (flags.pause !== undefined || flags.resume === true) {
-          if (flags.pause === undefined) await limits.resume(limit, key);
+          if (flags.pause === undefined) await limits.resume(limit, key, byOf(command));
           else
             await limits.pause(limit, key, {
               reason: flags.pause,
+              actor: byOf(command).actor,
               ...(flags.for !== undefined && { for: `${flags.for}ms` as const }),
             });
           const { paused } = await limits.get(limit, key);
@@ -68,7 +68,7 @@ export const limitCommand: Register = (program, run) => {
                 ...(burst !== undefined && { burst }),
                 ...(weight !== undefined && { weight }),
               };
-        await limits.set(limit, key, own);
+        await limits.set(limit, key, own, byOf(command));
         const perMs = starts === undefined ? null : per;
         const answer = own && {
           running: running ?? null,

@@ -1,13 +1,26 @@
-// `outlive retry`, `cancel`, `quarantine` and `pause`: of jobs by their ids, or of all that a filter finds. Named jobs are changed at once;
-// a filter first prints how many it would change and requires --yes. One job that can't be changed stops no other.
-import type { Command } from "commander";
+// `outlive retry`, `cancel`, `promote`, `remove`, `quarantine` and `pause`: of jobs by their ids, or of all that a filter finds. Named jobs are changed at once;
+// a filter first prints how many it would change and requires --yes. One job that can't be changed stops no other. Every change is in `outlive audit`.
+import { type Command, Option } from "commander";
+import { type AuditOptions, BULK_STATES, type BulkChange } from "../../engine/changes.ts";
 import type { Engine } from "../../engine/engine.ts";
+import { AUDIT_ACTIONS, type By } from "../../job/audit.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobInfo, JobState } from "../../job/job.ts";
 import { shellWord } from "../../job/text.ts";
 import { CORRUPT_HINT } from "../../job/transitions.ts";
 import type { JobFilter } from "../../stores/port.ts";
-import { type Context, type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
+import {
+  byOf,
+  type Context,
+  duration,
+  type FilterFlags,
+  filterOf,
+  instant,
+  jsonArgument,
+  wholeNumber,
+  withBy,
+  withFilters,
+} from "../context.ts";
 import { progress, ExitCode, exitCodeOf, grid, type Terminal } from "../terminal.ts";
 import { allPages, assertKindIsThere, noSuchJob, noSuchKind, pageOfJobs } from "../lookup.ts";
 import type { Register } from "../main.ts";
@@ -16,21 +29,39 @@ import { ago, count, oneLine, orDash } from "../words.ts";
 const RETRY: ChangeKind = {
   name: "retry",
   done: "queued again",
-  states: ["dead"],
-  apply: (engine, id) => engine.retry(id),
+  bulk: "retry",
+  apply: (engine, id, by) => engine.retry(id, by),
 };
 
 const CANCEL: ChangeKind = {
   name: "cancel",
   done: "cancelled",
-  states: ["queued", "running"],
-  apply: (engine, id) => engine.cancel(id),
+  bulk: "cancel",
+  apply: (engine, id, by) => engine.cancel(id, by),
 };
 
 const CANCEL_FAMILIES: ChangeKind = {
   ...CANCEL,
-  apply: (engine, id) => engine.cancel(id, { children: true }),
+  children: true,
+  apply: (engine, id, by) => engine.cancel(id, { ...by, children: true }),
   note: "Their children that have not begun are cancelled by the next turns of any workers: outlive jobs --parent ID",
+};
+
+const PROMOTE: ChangeKind = {
+  name: "promote",
+  done: "made ready",
+  bulk: "promote",
+  apply: (engine, id, by) => engine.promote(id, by),
+};
+
+const REMOVE: ChangeKind = {
+  name: "remove",
+  done: "removed",
+  bulk: "remove",
+  apply: async (engine, id, by) => {
+    await engine.remove(id, by);
+    return "removed";
+  },
 };
 
 export const retryCommand: Register = (program, run) => {
@@ -38,9 +69,11 @@ export const retryCommand: Register = (program, run) => {
     .description("queue finished jobs again, with their counters at zero and their steps kept")
     .option("--all", "all dead jobs, or all in the state given by --state")
     .option("--batch <id>", "the failed rows of a batch that has ended, as a new round")
+    .option("--input <json>", "one job with another input, and without its kept steps; - reads it from stdin")
     .action(
       run(async (context, given) => {
-        const { batch } = given.opts<{ batch?: string }>();
+        const { batch, input } = given.opts<{ batch?: string; input?: string }>();
+        if (input !== undefined) return retryWith(context, given, input);
         return batch === undefined ? change(context, given, RETRY) : retryBatch(context, given, batch);
       }),
     );
@@ -53,7 +86,30 @@ export const retryCommand: Register = (program, run) => {
         change(context, given, given.opts<{ children?: boolean }>().children === true ? CANCEL_FAMILIES : CANCEL),
       ),
     );
+  command(program, "promote", ["queued"])
+    .description("make delayed jobs ready now")
+    .option("--all", "all delayed jobs")
+    .action(run((context, given) => change(context, given, PROMOTE)));
+  command(program, "remove", ["queued", "dead", "cancelled", "quarantined", "succeeded"])
+    .description("delete jobs with all that belongs to them; running ones are refused")
+    .option("--all", "all finished jobs, or all in the state given by --state")
+    .action(run((context, given) => change(context, given, REMOVE)));
 };
+
+/** The kind's schema is asked if the configuration names the modules of the jobs; a kind that is not known here is refused. */
+async function retryWith({ terminal, attach }: Context, given: Command, text: string): Promise<number> {
+  const [id, ...more] = given.args;
+  if (id === undefined || more.length > 0)
+    throw new OutliveError(
+      ErrorCode.optionInvalid,
+      `--input was given with ${given.args.length} ids.`,
+      "Nothing was changed. Give the id of one job.",
+    );
+  const input = await jsonArgument(text, "The input", `outlive retry ${shellWord(id)} --input - < input.json`);
+  const state = await (await attach()).operator.retryWith(id, input, byOf(given));
+  terminal.answer({ change: "retry", changed: 1, failed: 0, jobs: [{ id, state }] }, () => `1 job ${RETRY.done}.`);
+  return ExitCode.ok;
+}
 
 async function retryBatch({ terminal, attach }: Context, given: Command, id: string): Promise<number> {
   if (given.args.length > 0)
@@ -72,7 +128,7 @@ async function retryBatch({ terminal, attach }: Context, given: Command, id: str
 
 function command(program: Command, name: string, states: readonly JobState[]): Command {
   const made = program.command(name).argument("[ids...]", "the ids of the jobs");
-  return withFilters(made, states).option("--yes", "really do it to all that the filter finds");
+  return withBy(withFilters(made, states)).option("--yes", "really do it to all that the filter finds");
 }
 
 /** Ids or a filter, never both: a call with both means something that this does not do. */
@@ -88,9 +144,10 @@ async function change({ terminal, attach }: Context, command: Command, kind: Cha
       `Give ids, or a filter (--kind, --text, ...), or --all.`,
     );
   const engine = await attach();
+  const by = byOf(command);
   return filtered
-    ? changeFound(terminal, engine, kind, filter, flags.yes === true)
-    : changeNamed(terminal, engine, kind, ids);
+    ? changeFound(terminal, engine, kind, filter, flags.yes === true, by)
+    : changeNamed(terminal, engine, kind, ids, by);
 }
 
 // `outlive quarantine list|release`: jobs that killed their worker while they ran alone or were damaged in the store, and letting them
@@ -105,8 +162,9 @@ interface Quarantined extends JobInfo {
 const RELEASE: ChangeKind = {
   name: "release",
   done: "released and queued again",
+  bulk: "retry",
   states: ["quarantined"],
-  apply: async (engine, id) => {
+  apply: async (engine, id, by) => {
     const job = await engine.get(id);
     if (!job) throw noSuchJob(id);
     if (job.state !== "quarantined")
@@ -116,7 +174,7 @@ const RELEASE: ChangeKind = {
         `See it: outlive job ${id}`,
         { jobId: id, state: job.state },
       );
-    return engine.retry(id);
+    return engine.retry(id, by);
   },
 };
 
@@ -167,7 +225,7 @@ export const quarantineCommand: Register = (program, run) => {
         );
       }),
     );
-  withFilters(quarantine.command("release").argument("[ids...]", "the ids of the jobs"), [])
+  withBy(withFilters(quarantine.command("release").argument("[ids...]", "the ids of the jobs"), []))
     .description("queue quarantined jobs again, with their counters at zero")
     .option("--all", "all quarantined jobs")
     .option("--yes", "really do it to all that the filter finds")
@@ -182,33 +240,86 @@ async function withIncident(engine: Engine, job: JobInfo): Promise<Quarantined> 
 // `outlive pause KIND` and `outlive resume KIND`.
 
 export const pauseCommand: Register = (program, run) => {
-  program
-    .command("pause")
-    .argument("<kind>", "the kind")
+  withBy(program.command("pause").argument("<kind>", "the kind"))
     .description("no worker claims jobs of this kind until it is resumed; running jobs go on")
-    .action(run((context, { args }) => setPaused(context, args[0]!, true)));
-  program
-    .command("resume")
-    .argument("<kind>", "the kind")
+    .option("--until <when>", 'when it ends: "2h", or an instant such as "2026-12-31T23:00:00Z" (default: resume)', end)
+    .action(run((context, command) => setPaused(context, command, true)));
+  withBy(program.command("resume").argument("<kind>", "the kind"))
     .description("jobs of this kind are claimed again")
-    .action(run((context, { args }) => setPaused(context, args[0]!, false)));
+    .action(run((context, command) => setPaused(context, command, false)));
 };
 
-async function setPaused({ terminal, attach }: Context, kind: string, paused: boolean): Promise<void> {
+/** "2h" or an instant. */
+function end(text: string): Date | `${number}ms` {
+  return /^\d{4}-/.test(text) ? instant(text) : (`${duration(text)}ms` as const);
+}
+
+async function setPaused({ terminal, attach }: Context, command: Command, paused: boolean): Promise<void> {
+  const [kind] = command.args as [string];
+  const { until } = command.opts<{ until?: ReturnType<typeof end> }>();
   const engine = await attach();
+  const by = byOf(command);
   try {
-    await (paused ? engine.pause(kind) : engine.resume(kind));
+    await (paused ? engine.pause(kind, { ...by, ...(until !== undefined && { until }) }) : engine.resume(kind, by));
   } catch (thrown) {
     if (!(thrown instanceof OutliveError) || thrown.code !== ErrorCode.notFound) throw thrown;
     const kinds = (await engine.counts()).map((counts) => counts.kind);
     throw noSuchKind(kind, kinds);
   }
-  terminal.answer({ kind, paused }, () =>
+  const { pause = null } = (await engine.counts()).find((counts) => counts.kind === kind) ?? {};
+  const ends = pause?.until ? `until ${new Date(pause.until).toISOString()}` : "until it is resumed";
+  terminal.answer({ kind, paused, pause }, () =>
     paused
-      ? `${kind} is paused: no worker claims it; running jobs go on. Later: outlive resume ${shellWord(kind)}`
+      ? `${kind} is paused ${ends}: no worker claims it; running jobs go on. Sooner: outlive resume ${shellWord(kind)}`
       : `${kind} is claimed again.`,
   );
 }
+
+// `outlive audit`: what people changed.
+
+export const auditCommand: Register = (program, run) => {
+  program
+    .command("audit")
+    .description("what people changed: who, what, why and how many, the newest first")
+    .option("--actor <name>", "only changes of this actor")
+    .addOption(new Option("--action <action>", "only changes of this sort").choices([...AUDIT_ACTIONS]))
+    .option("--job <id>", "only changes of this job alone")
+    .option("--limit <number>", "most entries on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--after <id>", "`next` of the page before")
+    .action(
+      run(async ({ terminal, attach }, command) => {
+        const { limit, ...query } = command.opts<AuditOptions & { limit: number }>();
+        const entries = await (await attach()).audit({ ...query, limit });
+        const next = entries.length === limit ? entries.at(-1)!.id : null;
+        terminal.answer({ entries, next }, () =>
+          entries.length === 0
+            ? "Nothing was changed by hand."
+            : [
+                ...grid(
+                  terminal,
+                  [
+                    { title: "WHEN" },
+                    { title: "WHO", shrinkTo: 12 },
+                    { title: "WHAT" },
+                    { title: "COUNT", align: "right" },
+                    { title: "OF", shrinkTo: 20 },
+                    { title: "WHY", shrinkTo: 10 },
+                  ],
+                  entries.map(({ at, actor, action, count: many, target, reason }) => [
+                    new Date(at).toISOString(),
+                    oneLine(actor, 60),
+                    action,
+                    String(many),
+                    oneLine(target, 200),
+                    oneLine(reason ?? "-", 200),
+                  ]),
+                ),
+                ...(next === null ? [] : ["", terminal.style("dim", `There are more: --after ${next}`)]),
+              ].join("\n"),
+        );
+      }),
+    );
+};
 
 // Retry, cancel and release, of named jobs or of all that a filter finds.
 
@@ -217,9 +328,12 @@ interface ChangeKind {
   readonly name: string;
   /** "queued again", "cancelled". */
   readonly done: string;
-  /** The states that a filter without a state covers. */
-  readonly states: readonly JobState[];
-  readonly apply: (engine: Engine, id: string) => Promise<JobState>;
+  /** How all that a filter finds are changed. */
+  readonly bulk: BulkChange;
+  readonly children?: boolean;
+  /** The states that a filter without a state covers. Omitted: those of the bulk change. */
+  readonly states?: readonly JobState[];
+  readonly apply: (engine: Engine, id: string, by: By) => Promise<JobState | "removed">;
   /** A sentence for people after jobs were changed. Omitted: none. */
   readonly note?: string;
 }
@@ -227,7 +341,7 @@ interface ChangeKind {
 type ChangedJob =
   | {
       readonly id: string;
-      readonly state: JobState;
+      readonly state: JobState | "removed";
       /** What is damaged of a job that was queued again: it will be quarantined again. Omitted: no damage was found, or it was not checked. */
       readonly corrupt?: readonly string[];
     }
@@ -251,9 +365,12 @@ async function changeNamed(
   engine: Engine,
   change: ChangeKind,
   ids: readonly string[],
+  by: By,
 ): Promise<number> {
-  const { jobs, code } = await applyAll(engine, change, [...new Set(ids)], true);
-  tell(terminal, change, jobs, jobs);
+  const { jobs, code } = await applyAll(engine, change, [...new Set(ids)], by);
+  const changed = jobs.filter((job) => "state" in job).length;
+  const requested = change.name === "cancel" && jobs.some((job) => "state" in job && job.state === "running");
+  tell(terminal, change, { changed, failed: jobs.length - changed, requested }, jobs);
   return code;
 }
 
@@ -263,47 +380,61 @@ export async function changeFound(
   change: ChangeKind,
   filter: JobFilter,
   yes: boolean,
+  by: By = {},
   now?: () => number,
 ): Promise<number> {
   const onJobs = progress(terminal.remark, yes ? change.name : "counting", now);
   if (!yes) throw await unconfirmed(engine, change, filter, onJobs);
-  const all: ChangedJob[] = [];
-  let code: number = ExitCode.ok;
+  const sums = { changed: 0, failed: 0, requested: false };
+  const listed: ChangedJob[] = [];
   for (const state of statesOf(change, filter)) {
-    for await (const page of allPages(engine, { ...filter, state })) {
-      const applied = await applyAll(
-        engine,
-        change,
-        page.map(({ id }) => id),
-        state === "quarantined",
-      );
-      all.push(...applied.jobs);
-      if (code === ExitCode.ok) code = applied.code;
-      onJobs(all.length);
+    const queued: string[] = [];
+    const result = await engine.bulk(
+      change.bulk,
+      { ...filter, state },
+      {
+        ...by,
+        ...(change.children && { children: true }),
+        onProgress: ({ changed, failed }, ids) => {
+          onJobs(sums.changed + sums.failed + changed + failed);
+          if (state === "quarantined" && change.bulk === "retry") queued.push(...ids);
+        },
+      },
+    );
+    sums.changed += result.changed;
+    sums.failed += result.failed;
+    sums.requested ||= result.requested > 0;
+    listed.push(...result.failures.map(({ id, code, message }) => ({ id, error: { code, message } })));
+    for (const id of queued) {
+      const corrupt = (await engine.get(id))?.corrupt ?? [];
+      if (corrupt.length > 0) listed.push({ id, state: "queued", corrupt });
     }
   }
-  if (all.length === 0) await assertKindIsThere(engine, filter.kind);
-  tell(terminal, change, all, all.filter((job) => "error" in job).slice(0, MAX_LISTED));
-  return code;
+  if (sums.changed + sums.failed === 0) await assertKindIsThere(engine, filter.kind);
+  tell(terminal, change, sums, listed.slice(0, MAX_LISTED));
+  const first = listed.find((job) => "error" in job);
+  return first && "error" in first
+    ? exitCodeOf(new OutliveError(first.error.code as ErrorCode, first.error.message, ""))
+    : ExitCode.ok;
 }
 
 function statesOf(change: ChangeKind, filter: JobFilter): readonly JobState[] {
-  return filter.state === undefined ? change.states : [filter.state];
+  return filter.state === undefined ? (change.states ?? BULK_STATES[change.bulk]) : [filter.state];
 }
 
-/** Together, so that they share transactions. `checked`: also checks whether what was queued again can run at all. */
+/** Together, so that they share transactions. Also checks whether what was queued again can run at all. */
 async function applyAll(
   engine: Engine,
   change: ChangeKind,
   ids: readonly string[],
-  checked: boolean,
+  by: By,
 ): Promise<{ jobs: ChangedJob[]; code: number }> {
   let code: number = ExitCode.ok;
   const jobs = await Promise.all(
     ids.map(async (id): Promise<ChangedJob> => {
       try {
-        const state = await change.apply(engine, id);
-        const corrupt = (checked && state === "queued" && (await engine.get(id))?.corrupt) || [];
+        const state = await change.apply(engine, id, by);
+        const corrupt = (state === "queued" && (await engine.get(id))?.corrupt) || [];
         return corrupt.length === 0 ? { id, state } : { id, state, corrupt };
       } catch (thrown) {
         if (!(thrown instanceof OutliveError) || exitCodeOf(thrown) === ExitCode.failure) throw thrown;
@@ -315,23 +446,26 @@ async function applyAll(
   return { jobs, code };
 }
 
-function tell(terminal: Terminal, change: ChangeKind, all: readonly ChangedJob[], listed: readonly ChangedJob[]): void {
-  const failed = all.filter((job) => "error" in job).length;
-  const changed = all.length - failed;
+function tell(
+  terminal: Terminal,
+  change: ChangeKind,
+  { changed, failed, requested }: { readonly changed: number; readonly failed: number; readonly requested: boolean },
+  listed: readonly ChangedJob[],
+): void {
   const answer: Changed = { change: change.name, changed, failed, jobs: listed };
   terminal.answer(answer, () =>
     [
-      all.length === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
+      changed + failed === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
       ...(failed === 0 ? [] : [`${count(failed, "job")} could not be changed:`]),
       ...listed.flatMap((job) => ("error" in job ? [`  ${job.error.message}`] : [])),
-      ...all.flatMap((job) =>
+      ...listed.flatMap((job) =>
         "state" in job && job.corrupt
           ? [
               `Job ${job.id}: the stored ${job.corrupt.join(" and ")} ${job.corrupt.length === 1 ? "does" : "do"} not match, so it will be quarantined again. ${CORRUPT_HINT}`,
             ]
           : [],
       ),
-      ...(change.name === "cancel" && all.some((job) => "state" in job && job.state === "running")
+      ...(requested
         ? ["Running ones were aborted through their signal; they end within the grace of their kind."]
         : []),
       ...(change.note !== undefined && changed > 0 ? [change.note] : []),
@@ -364,6 +498,10 @@ async function howMany(
   onJobs: (jobs: number) => void,
 ): Promise<{ found: number; more: boolean }> {
   const states = statesOf(change, filter);
+  if (change.bulk === "promote") {
+    const { found } = await engine.bulk("promote", filter, { dryRun: true, onProgress: (sums) => onJobs(sums.found) });
+    return { found, more: false };
+  }
   if (filter.text === undefined && filter.createdAfter === undefined && filter.createdBefore === undefined) {
     const kinds = (await engine.counts()).filter(({ kind }) => filter.kind === undefined || kind === filter.kind);
     const inState = (kind: (typeof kinds)[number], state: JobState): number =>

@@ -181,14 +181,19 @@ function execArgv(imports: readonly string[]): string[] {
   return [...own, ...(own.includes(quiet) ? [] : [quiet]), ...imports.flatMap((module) => ["--import", module])];
 }
 
-/** A store that another process blocks must not keep this one from ending. */
-/** What can be sent to a worker process. A blob store that the configuration file made is made there again. */
-function sendable({ engine: { blobs, ...engine }, file }: LoadedConfig): Pick<WorkOrder, "engine" | "blobsFrom"> {
-  if (blobs === undefined || typeof blobs === "string")
-    return { engine: { ...engine, ...(blobs !== undefined && { blobs }) }, blobsFrom: null };
-  return { engine, blobsFrom: file };
+/** What can be sent to a worker process. A blob store or a broker that the configuration file made is made there again. */
+function sendable({ engine: { blobs, broker, ...engine }, file }: LoadedConfig): Pick<WorkOrder, "engine" | "madeBy"> {
+  const texts = {
+    ...(typeof blobs === "string" && { blobs }),
+    ...(typeof broker === "string" && { broker }),
+  };
+  return {
+    engine: { ...engine, ...texts },
+    madeBy: typeof blobs === "object" || typeof broker === "object" ? file : null,
+  };
 }
 
+/** A store that another process blocks must not keep this one from ending. */
 async function closeSoon(engine: Engine): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, 2_000)));

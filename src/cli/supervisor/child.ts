@@ -2,15 +2,14 @@
 // restarts nothing and decides nothing.
 import { type ChildProcess, fork } from "node:child_process";
 import { readFileSync } from "node:fs";
+import { getCompileCacheDir } from "node:module";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import type { EngineOptions } from "../../engine/options.ts";
 import type { Events } from "../../job/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
+import { programFile } from "../../platform/program-file.ts";
 import { evidenceText } from "../../telemetry/log.ts";
 
-// Sources run as .ts, the package as .js; tsc rewrites imports but not this.
-const PROGRAM = new URL(`./worker-main${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url);
 /** How much of its stderr is kept: V8's final heap message takes about 3 KB. */
 const LAST_WORDS = 8_192;
 /** After the exit, how long the rest of stderr may take: another process may have inherited it. */
@@ -62,11 +61,16 @@ export class Child {
   constructor(order: WorkOrder, execArgv: readonly string[], events: ChildEvents) {
     this.place = order.place;
     this.#events = events;
-    this.#process = fork(fileURLToPath(PROGRAM), [], {
+    this.#process = fork(programFile("cli/supervisor/worker-main"), [], {
       execArgv: [...execArgv],
       stdio: ["ignore", "inherit", "pipe", "ipc"],
-      // Its log lines are coloured like ours, although it writes to a pipe.
-      env: { ...process.env, ...(order.colours ? { FORCE_COLOR: "1" } : {}) },
+      env: {
+        // Code that was compiled once is not compiled again by each process that takes a dead one's place.
+        NODE_COMPILE_CACHE: getCompileCacheDir(),
+        ...process.env,
+        // Its log lines are coloured like ours, although it writes to a pipe.
+        ...(order.colours ? { FORCE_COLOR: "1" } : {}),
+      },
     });
     this.#process.on("message", (message) => {
       if (isFromChild(message)) this.#hear(message);
@@ -242,9 +246,12 @@ export interface WorkOrder {
   /** Which of the supervisor's places it fills: 1, 2, ... */
   readonly place: number;
   readonly store: string;
-  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "middleware" | "blobs"> & { readonly blobs?: string };
-  /** The configuration file that makes the blob store, if it is not a folder: what code made can't be sent. */
-  readonly blobsFrom: string | null;
+  readonly engine: Omit<EngineOptions, "jobs" | "logger" | "onEvent" | "middleware" | "blobs" | "broker"> & {
+    readonly blobs?: string;
+    readonly broker?: string;
+  };
+  /** The configuration file that makes the blob store or the broker, if they are not addresses: what code made can't be sent. */
+  readonly madeBy: string | null;
   readonly globs: JobGlobs;
   readonly only: readonly string[] | null;
   readonly concurrency: number | Readonly<Record<string, number>> | null;

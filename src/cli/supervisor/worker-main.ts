@@ -64,10 +64,10 @@ class WorkerProcess {
       const { worker, pid, namespace, startTicks } = event;
       say({ outlive: "registering", worker, pid, namespace, startTicks });
     };
-    const blobs = order.blobsFrom === null ? {} : await blobsOf(order.blobsFrom);
+    const made = order.madeBy === null ? {} : await madeBy(order.madeBy);
     this.#engine = await open(order.store, {
       ...order.engine,
-      ...blobs,
+      ...made,
       jobs: [...jobs, ...schedules],
       logger,
       onEvent,
@@ -116,10 +116,10 @@ function assertKnown(only: readonly string[], jobs: readonly { readonly name: st
   );
 }
 
-/** The blob store that the configuration file makes. */
-async function blobsOf(file: string): Promise<Pick<EngineOptions, "blobs">> {
-  const { blobs } = (await loadConfig({ cwd: process.cwd(), env: process.env, flags: { file } })).engine;
-  return blobs === undefined ? {} : { blobs };
+/** The blob store and the broker that the configuration file makes. */
+async function madeBy(file: string): Promise<Pick<EngineOptions, "blobs" | "broker">> {
+  const { blobs, broker } = (await loadConfig({ cwd: process.cwd(), env: process.env, flags: { file } })).engine;
+  return { ...(blobs !== undefined && { blobs }), ...(broker !== undefined && { broker }) };
 }
 
 /** Loaded only when metrics are wanted: it costs memory. */

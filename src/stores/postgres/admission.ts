@@ -20,7 +20,7 @@ import { LANE, STATE } from "../rows.ts";
 import { type Connection, isSessionLost } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { closedUntil, type KeyColumns, keysIn as keysOf, lockPrefix, UNLIMITED } from "./keys.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { isPausedSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
 const KEYS_PER_TURN = 200;
@@ -29,6 +29,9 @@ const HELD_PER_KEY = 100;
 const CONTENDED_MS = 100;
 /** The same for a gate, which all workers of a fair kind need all the time. */
 const GATE_CONTENDED_MS = 5;
+
+/** Jobs that a limit of their fair key holds look again after this: an end that did not see the limit yet has written no wake (migrations/open-gates.ts). */
+const FAIR_LOOK_MS = 1_000;
 
 /** For how many jobs of a kind the worker has room just now. */
 export interface Demand {
@@ -83,7 +86,7 @@ const GATE_WAIT_MS = 50;
 // the machine.
 const WAIT_FOR_GATE = `WITH briefly AS MATERIALIZED (SELECT set_config('lock_timeout', '${GATE_WAIT_MS}ms', true) AS is)
   SELECT pg_advisory_xact_lock(hashtextextended($1 || -g.id, 0)) FROM briefly b CROSS JOIN LATERAL (
-    SELECT k.id FROM outlive.kinds k WHERE b.is IS NOT NULL AND k.id = ANY ($2::int[]) AND k.fair AND NOT k.paused
+    SELECT k.id FROM outlive.kinds k WHERE b.is IS NOT NULL AND k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
       AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -k.id) ORDER BY k.id LIMIT 1) g`;
 
 /** Whether there is something to act on: wakes of waits, events of dedupe keys, and wakes of keys. */
@@ -112,7 +115,7 @@ const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit'
     FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door)
   SELECT d.door, d.wakes, d.due, pg_try_advisory_xact_lock(hashtextextended($1 || d.door, 0)) AS locked, NULL::bigint AS next_due_ms, NULL::bigint AS now FROM doors d
   UNION ALL SELECT -k.id::bigint, 0, false, pg_try_advisory_xact_lock(hashtextextended($1 || -k.id, 0)), NULL, NULL
-    FROM outlive.kinds k WHERE k.id = ANY ($2::int[]) AND k.fair AND NOT k.paused
+    FROM outlive.kinds k WHERE k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
   UNION ALL SELECT NULL, 0, false, false, (SELECT min(k.due_at) FROM outlive.keys k WHERE k.due_at > clock.now) - clock.now, clock.now FROM clock`;
 
 /** Of a door, or of a gate: then it has a number below 0. */
@@ -177,7 +180,9 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   const { found, rooms, ready } = await throughGates(tx, prefix, atDoors, gates);
   const { candidates, facts, started, names, refused } = await withOtherKeys(tx, prefix, mine, read, found);
   const decided =
-    candidates.length === 0 ? NOTHING : admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates });
+    candidates.length === 0
+      ? NOTHING
+      : lookingAgain(admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates }), found, now);
   const admittedJobs = new Set(decided.admitted);
   const movedJobs = new Set(decided.moved.map(({ job }) => job));
   // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
@@ -219,6 +224,18 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   if (skipped.length > 0 || doors.some(({ door, locked }) => !locked && !isGate(door))) known.push(CONTENDED_MS);
   if (refused.some(isGate) || doors.some(({ door, locked }) => !locked && isGate(door))) known.push(GATE_CONTENDED_MS);
   return { ...went, dueInMs: known.length === 0 ? null : Math.min(...known) };
+}
+
+function lookingAgain(decided: Admission, found: readonly Found[], now: number): Admission {
+  const admitted = new Set(decided.admitted);
+  const doors = new Map(decided.moved.map(({ job, door }) => [job, door]));
+  const due = new Map(decided.due);
+  for (const { row } of found) {
+    const door = doors.get(row.job) ?? row.door;
+    if (!admitted.has(row.job) && door === row.fair)
+      due.set(door, Math.min(due.get(door) ?? Infinity, now + FAIR_LOOK_MS));
+  }
+  return { ...decided, due };
 }
 
 function isLockTimeout(thrown: unknown): boolean {

@@ -4,8 +4,17 @@
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import { quarantine } from "../../job/transitions.ts";
 import type { Room, Settlement } from "../port.ts";
-import { type CounterColumns, counters } from "../rows.ts";
-import { INTACT_INPUT, isIntactSql, stepOwnerSql, list, type Session, texts, type Value } from "./statements.ts";
+import { type CounterColumns, counters, LANE, STATE } from "../rows.ts";
+import {
+  INTACT_INPUT,
+  isIntactSql,
+  isPausedSql,
+  stepOwnerSql,
+  list,
+  type Session,
+  texts,
+  type Value,
+} from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
@@ -30,6 +39,8 @@ export interface OpenKind {
   readonly most: number;
   /** All kinds that share have `most` together. */
   readonly shares: boolean;
+  /** Its jobs may wait at its gate. */
+  readonly fair: boolean;
 }
 
 /** What the statement returns. */
@@ -37,7 +48,7 @@ export interface Turn {
   readonly live: boolean;
   /** Row numbers of the jobs that were settled; null: all of them. */
   readonly settled: readonly number[] | null;
-  /** In how many ms the first delayed job is due, 0 or less if it is due now; null: no job is delayed. */
+  /** In how many ms the first delayed job is due, or the first job expires that may not have begun; 0 or less if that is now; null: neither will. */
   readonly due: number | null;
   /** Whether a suspect waits. */
   readonly suspects: boolean;
@@ -102,7 +113,7 @@ interface TurnRow {
 
 /** One statement: settles and claims. `successes` are all by this worker, each job once. */
 export async function takeTurn(session: Session, successes: readonly Settlement[], claim: Claim): Promise<Turn> {
-  const { text, values } = claim.kinds.length > 1 ? TURN.ofMany : TURN.ofOne;
+  const { text, values } = TURN[formOf(claim)];
   return turnOf(await session.rows<TakenRow | TurnRow>(text, values({ ...claiming(claim), ...settling(successes) })));
 }
 
@@ -124,7 +135,7 @@ export async function takeTurnInTwo(
   successes: readonly Settlement[],
   claim: Claim,
 ): Promise<Turn> {
-  const { text, values } = claim.kinds.length > 1 ? CLAIM.ofMany : CLAIM.ofOne;
+  const { text, values } = CLAIM[formOf(claim)];
   const [claimed, settled] = await both(
     connection.rows<TakenRow | TurnRow>(text, values(claiming(claim))),
     connection.rows<{ settled: string | null; noted: number }>(
@@ -134,6 +145,11 @@ export async function takeTurnInTwo(
   );
   const turn = turnOf(claimed);
   return withNoted({ ...turn, settled: numbers(settled[0]!.settled) }, settled[0]!.noted);
+}
+
+/** Kinds that are not fair have no gate, and the statement for them costs nothing for it. */
+function formOf({ kinds }: Claim): Form {
+  return kinds.some(({ fair }) => fair) ? "ofFair" : kinds.length > 1 ? "ofMany" : "ofOne";
 }
 
 /** Throws only after both have ended, so that no caller repeats a statement that is still running. */
@@ -195,7 +211,7 @@ function numbers(text: string | null): number[] | null {
 export function openKinds(kinds: Kinds, room: Room): OpenKind[] {
   return room.kinds.flatMap(({ kind, room: most, shares = false }) => {
     const id = kinds.idOf(kind);
-    return id === undefined ? [] : [{ kind, id, most, shares }];
+    return id === undefined ? [] : [{ kind, id, most, shares, fair: kinds.isFair(kind) }];
   });
 }
 
@@ -346,6 +362,9 @@ function settling(successes: readonly Settlement[]): Record<(typeof SETTLED)[num
   };
 }
 
+/** For one kind, for several, and for kinds of which some are fair. */
+type Form = "ofOne" | "ofMany" | "ofFair";
+
 const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "kind", "room"] as const;
 const MANY_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "kinds", "rooms", "shares", "total"] as const;
 
@@ -395,13 +414,15 @@ const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outl
 // The worker's row is locked against recovery until the claim is committed: FOR KEY SHARE waits for a recovery in progress and then
 // sees its mark, but does not wait for a heartbeat. greatest(): another process may have raised the epoch after this snapshot was taken.
 // A statement that does not settle does not wait until its claim is on disk either.
-function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles: boolean }): string {
-  const ofOne = kinds === "one kind";
+function turn(form: Form, { settles }: { readonly settles: boolean }): string {
+  const ofOne = form === "ofOne";
+  const ofFair = form === "ofFair";
   return `WITH
   ${CLOCK}${settles ? NOTES : ", set_config('synchronous_commit', 'off', true)"}),
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
   ${settles ? `${SETTLES},` : ""}
-  due AS MATERIALIZED (SELECT run_at - clock.now AS ms FROM clock, outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
+  due AS MATERIALIZED (SELECT least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1),
+    (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1)) - clock.now AS ms FROM clock),
   suspect AS MATERIALIZED (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = 2 LIMIT 1),
   wake AS MATERIALIZED (SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1),
   door AS MATERIALIZED (SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1),
@@ -411,19 +432,19 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
-  ready AS MATERIALIZED (${ofOne ? READY_OF_ONE : READY_OF_MANY}),
+  ready AS MATERIALIZED (${READY[form]}),
   taken AS (
     UPDATE outlive.jobs j SET state = 1, worker = :worker, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
-      deadline_at = clock.now + ready.timeout_ms
+      deadline_at = clock.now + ready.timeout_ms${ofFair ? `, lane = ${LANE.open}, rated = j.rated AND NOT ready.at_gate` : ""}
     FROM ready, clock, me WHERE j.ctid = ready.tid
     RETURNING j.seq, j.id, j.fence, j.priority, ${ofOne ? "NULL::int" : "j.kind"} AS kind, nullif(j.epoch, me.epoch) AS epoch,
-      ${ofOne ? "NULL::bigint" : "ready.timeout_ms"} AS timeout_ms, ${INTACT_INPUT} AS input)
+      ${ofOne ? "NULL::bigint" : "ready.timeout_ms"} AS timeout_ms, ${INTACT_INPUT} AS input)${ofFair ? FROM_GATE : ""}
   SELECT NULL::bigint AS seq, NULL AS id, NULL::int AS fence, NULL::int AS priority, NULL::int AS kind, (SELECT epoch FROM me) AS epoch,
     ${ofOne ? "(SELECT timeout_ms FROM ready LIMIT 1)" : "NULL::bigint"} AS timeout_ms, NULL AS input,
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
     EXISTS (SELECT 1 FROM wake) AS wakes, ${settles ? NOTED : "0"} AS noted,
-    EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, EXISTS (SELECT 1 FROM gate) AS gates, (SELECT ms FROM key_due) AS key_due_ms,
+    EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, EXISTS (SELECT 1 FROM ${ofFair ? "left_at_gate" : "gate"}) AS gates, (SELECT ms FROM key_due) AS key_due_ms,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
   UNION ALL
@@ -434,33 +455,68 @@ function turn(kinds: "one kind" | "many kinds", { settles }: { readonly settles:
 const READY_OF_ONE = `
     SELECT j.ctid AS tid, (SELECT timeout_ms FROM outlive.kinds WHERE id = :kind) AS timeout_ms FROM outlive.jobs j
     WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-      AND NOT (SELECT paused FROM outlive.kinds WHERE id = :kind)
+      AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)
     ORDER BY j.priority DESC, j.seq LIMIT :room FOR UPDATE SKIP LOCKED`;
 
 // The best of all kinds by (priority, age), each within its own room. Rows that were locked but not taken are free again at the commit.
-const READY_OF_MANY = `
-    SELECT tid, timeout_ms FROM (
-      SELECT r.tid, r.priority, r.seq, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
+const bestOf = (columns: string, kinds: string, jobs: string): string => `
+    SELECT tid, timeout_ms${columns} FROM (
+      SELECT r.*, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
       FROM (
-        SELECT o.kind, o.room, o.shares, k.timeout_ms
+        SELECT o.kind, o.room, o.shares, k.timeout_ms${kinds}
         FROM unnest(:kinds::int[], :rooms::int[], :shares::boolean[]) AS o (kind, room, shares)
-        JOIN outlive.kinds k ON k.id = o.kind WHERE NOT k.paused
-      ) k CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid, j.priority, j.seq FROM outlive.jobs j
-        WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
-        ORDER BY j.priority DESC, j.seq LIMIT least(k.room, :total::int) FOR UPDATE SKIP LOCKED
-      ) r
+        JOIN outlive.kinds k ON k.id = o.kind WHERE NOT ${isPausedSql("k.")}
+      ) k CROSS JOIN LATERAL (${jobs}) r
     ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT :total`;
+
+const openJobs = (columns: string): string => `
+        SELECT j.ctid AS tid, j.priority, j.seq${columns} FROM outlive.jobs j
+        WHERE j.kind = k.kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
+        ORDER BY j.priority DESC, j.seq LIMIT least(k.room, :total::int) FOR UPDATE SKIP LOCKED`;
+
+/** How many jobs that other workers are claiming at the same moment a claim passes at a gate, at most. */
+const PASSED_AT_GATE = 2_000;
+
+// As the statement for many kinds, and in addition the jobs of a key that waits alone at the gate of its kind (migrations/open-gates.ts). Suspects and jobs
+// with other keys are passed; when one of them is first, the gate is not open.
+const READY_OF_FAIR = bestOf(
+  ", seq, at_gate",
+  `,
+          CASE WHEN k.fair AND o.room > 0 AND EXISTS (SELECT 1 FROM gate) AND (SELECT claim FROM may) THEN outlive.lone_ring(k.id) END AS ring`,
+  `
+        SELECT * FROM (${openJobs(", false AS at_gate")}) ready
+        UNION ALL SELECT * FROM (
+          SELECT h.tid, h.priority, h.seq, true FROM (
+            SELECT e.job FROM outlive.extras e WHERE e.door = -k.kind::bigint AND e.ring = k.ring AND e.key2 IS NULL
+            ORDER BY e.rank DESC, e.job LIMIT ${PASSED_AT_GATE}) e
+          CROSS JOIN LATERAL (
+            SELECT j.ctid AS tid, j.priority, j.seq FROM outlive.jobs j WHERE j.seq = e.job AND j.state + 0 = ${STATE.queued} AND j.lane = ${LANE.held}
+              AND j.crashes + j.losses = 0 FOR UPDATE SKIP LOCKED) h
+          LIMIT least(k.room, :total::int)) held`,
+);
+
+/** Jobs that were claimed at a gate have left it, and count against their key as admitted ones do. */
+const FROM_GATE = `,
+  entered AS (UPDATE outlive.extras e SET place = 2, door = NULL FROM ready, me WHERE ready.at_gate AND e.job = ready.seq),
+  left_at_gate AS MATERIALIZED (SELECT 1 FROM outlive.extras e WHERE e.door < 0 AND e.job <> ALL (ARRAY(SELECT seq FROM ready WHERE at_gate)) ORDER BY e.door LIMIT 1)`;
+
+const READY: Readonly<Record<Form, string>> = {
+  ofOne: READY_OF_ONE,
+  ofMany: bestOf("", "", openJobs("")),
+  ofFair: READY_OF_FAIR,
+};
 
 /** Settles and claims. */
 const TURN = {
-  ofOne: statement([...ONE_KIND, ...SETTLED], turn("one kind", { settles: true })),
-  ofMany: statement([...MANY_KINDS, ...SETTLED], turn("many kinds", { settles: true })),
+  ofOne: statement([...ONE_KIND, ...SETTLED], turn("ofOne", { settles: true })),
+  ofMany: statement([...MANY_KINDS, ...SETTLED], turn("ofMany", { settles: true })),
+  ofFair: statement([...MANY_KINDS, ...SETTLED], turn("ofFair", { settles: true })),
 } as const;
 /** Claims and does not wait until the claim is on disk. */
 const CLAIM = {
-  ofOne: statement(ONE_KIND, turn("one kind", { settles: false })),
-  ofMany: statement(MANY_KINDS, turn("many kinds", { settles: false })),
+  ofOne: statement(ONE_KIND, turn("ofOne", { settles: false })),
+  ofMany: statement(MANY_KINDS, turn("ofMany", { settles: false })),
+  ofFair: statement(MANY_KINDS, turn("ofFair", { settles: false })),
 } as const;
 /** Settles. */
 const SETTLE = statement(

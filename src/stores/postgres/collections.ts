@@ -6,6 +6,7 @@ import {
   type CollectionDraft,
   type CollectionRow,
   type CollectionState,
+  decideAnnounce,
   decodeTransitions,
   isFull,
   isOpen,
@@ -18,23 +19,20 @@ import {
   type PutAnswer,
   type SeriesRow,
 } from "../../job/collections.ts";
-import type {
-  AnnounceAnswer,
-  CollectionCount,
-  CollectionFilter,
-  Collections,
-  CollectionStep,
-  OpenedCollection,
-  ParkedFilter,
+import {
+  type AnnounceAnswer,
+  type CollectionCount,
+  type CollectionFilter,
+  type Collections,
+  type CollectionStep,
+  listedRanges,
+  type OpenedCollection,
+  type ParkedFilter,
+  STATE_CODE,
 } from "../collections.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import { checksumSql, isIntactSql, list, type Session, texts } from "./statements.ts";
-
-/** The state of a collection as it is stored. */
-const AS = Object.fromEntries(COLLECTION_STATES.map((state, code) => [state, code])) as Readonly<
-  Record<CollectionState, number>
->;
 
 export function collections(connection: Connection, kinds: Kinds): Collections {
   return {
@@ -80,7 +78,7 @@ async function open(session: Session, kinds: Kinds, draft: CollectionDraft): Pro
   await kinds.demand(session, [kind, ...follow.map((job) => job.kind)]);
   const state: CollectionState = follow.length > 0 ? "requested" : "collecting";
   const empty = isFull(series.map((one) => ({ ...one, have: 0, bytes: 0 })));
-  const values = [id, kind, AS[state], empty, idleMs, totalMs, keepMs, input, state];
+  const values = [id, kind, STATE_CODE[state], empty, idleMs, totalMs, keepMs, input, state];
   const [added] = await session.rows<{ seq: number }>(OPEN, values);
   if (added) {
     const expected = list(series.map((one) => one.expected));
@@ -103,8 +101,8 @@ const SERIES = `SELECT s.place, s.name, s.expected, (SELECT max(p.ordinal) FROM 
 const ANNOUNCE = `UPDATE outlive.series_state s SET expected = u.expected FROM unnest($2::smallint[], $3::bigint[]) AS u (place, expected)
   WHERE s.collection = $1 AND s.place = u.place`;
 // An announcement counts as activity.
-const TOUCH = `UPDATE outlive.collection_state c SET active_at = n.now, due_at = least(n.now + c.idle_ms, c.created_at + c.total_ms), state = ${AS.collecting},
-    transitions = c.transitions || CASE WHEN c.state = ${AS.requested} THEN ',collecting ' || n.now ELSE '' END
+const TOUCH = `UPDATE outlive.collection_state c SET active_at = n.now, due_at = least(n.now + c.idle_ms, c.created_at + c.total_ms), state = ${STATE_CODE.collecting},
+    transitions = c.transitions || CASE WHEN c.state = ${STATE_CODE.requested} THEN ',collecting ' || n.now ELSE '' END
   FROM (SELECT outlive.now_ms() AS now) n WHERE c.seq = $1`;
 
 async function announce(
@@ -115,22 +113,14 @@ async function announce(
   const [collection] = await session.rows<PlainCollection>(LOCK, [id]);
   if (!collection) return { is: "unknown", series: null };
   const series = await session.rows<SeriesColumns>(SERIES, [collection.seq]);
-  const news: { readonly place: number; readonly count: number }[] = [];
-  for (const [name, count] of Object.entries(expected)) {
-    const one = series.find((row) => row.name === name);
-    if (one === undefined) return { is: "unknown", series: name };
-    if (one.expected === count) continue;
-    if (one.expected !== null)
-      return { is: "contradicts", series: name, why: `it was announced with ${one.expected} parts before` };
-    if (one.highest !== null && one.highest > count)
-      return { is: "contradicts", series: name, why: `its part ${one.highest} is there` };
-    news.push({ place: one.place, count });
-  }
-  if (news.length === 0) return { is: "announced" };
   const state = COLLECTION_STATES[collection.state]!;
-  if (!isOpen(state)) return { is: "closed", state };
+  const decided = decideAnnounce(state, series, expected, ({ highest }) => highest);
+  if ("is" in decided) return decided;
+  const { news } = decided;
+  if (news.length === 0) return { is: "announced" };
   const { seq } = collection;
-  await session.run(ANNOUNCE, [seq, list(news.map(({ place }) => place)), list(news.map(({ count }) => count))]);
+  const places = list(news.map((one) => one.series.place));
+  await session.run(ANNOUNCE, [seq, places, list(news.map(({ count }) => count))]);
   await session.run(TOUCH, [seq]);
   await fold(session, [seq]);
   return { is: "announced" };
@@ -140,7 +130,7 @@ async function announce(
 const PUT = `WITH given AS (
     SELECT c.seq, s.place, u.ordinal, u.bytes, u.sha256, u.blob
     FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS u (collection, series, ordinal, bytes, sha256, blob)
-    JOIN outlive.collection_state c ON c.id = u.collection AND c.state <= ${AS.collecting}
+    JOIN outlive.collection_state c ON c.id = u.collection AND c.state <= ${STATE_CODE.collecting}
     JOIN outlive.series_state s ON s.collection = c.seq AND s.name = u.series AND (s.expected IS NULL OR u.ordinal <= s.expected)),
   added AS (
     INSERT INTO outlive.parts (collection, series, ordinal, bytes, sha256, blob)
@@ -150,11 +140,11 @@ const PUT = `WITH given AS (
     INSERT INTO outlive.collection_deltas (collection, series, parts, bytes, at)
     SELECT collection, series, count(*), sum(bytes), outlive.now_ms() FROM added GROUP BY collection, series),
   requested AS MATERIALIZED (
-    SELECT c.seq FROM outlive.collection_state c WHERE c.state = ${AS.requested} AND c.seq IN (SELECT collection FROM added)
+    SELECT c.seq FROM outlive.collection_state c WHERE c.state = ${STATE_CODE.requested} AND c.seq IN (SELECT collection FROM added)
     ORDER BY c.seq FOR NO KEY UPDATE),
   moved AS (
-    UPDATE outlive.collection_state c SET state = ${AS.collecting}, transitions = c.transitions || ',collecting ' || outlive.now_ms()
-    FROM requested r WHERE c.seq = r.seq AND c.state = ${AS.requested})
+    UPDATE outlive.collection_state c SET state = ${STATE_CODE.collecting}, transitions = c.transitions || ',collecting ' || outlive.now_ms()
+    FROM requested r WHERE c.seq = r.seq AND c.state = ${STATE_CODE.requested})
   SELECT c.id AS collection, s.name AS series, a.ordinal FROM added a
   JOIN outlive.collection_state c ON c.seq = a.collection JOIN outlive.series_state s ON s.collection = a.collection AND s.place = a.series`;
 
@@ -272,7 +262,7 @@ async function listAll(
   limit: number,
   after: string | null,
 ): Promise<CollectionRow[]> {
-  const values = [kind ?? null, state === undefined ? null : AS[state], after, limit];
+  const values = [kind ?? null, state === undefined ? null : STATE_CODE[state], after, limit];
   return (await session.rows<CollectionColumns>(LIST, values)).map(collectionRow);
 }
 
@@ -305,10 +295,7 @@ const GAPS = `SELECT before + 1 AS first, ordinal - 1 AS last FROM (
 
 async function missing(session: Session, id: string, series: string, limit: number): Promise<MissingOrdinals> {
   const rows = await session.rows<{ first: number; last: number }>(GAPS, [id, series, limit + 1]);
-  return {
-    ranges: rows.slice(0, limit).map(({ first, last }) => [first, last] as const),
-    cut: rows.length > limit,
-  };
+  return listedRanges(rows, limit);
 }
 
 // ---- the end
@@ -352,7 +339,7 @@ const FOLD = `WITH gone AS (
   WHERE c.seq = g.collection`;
 const JUDGE = `UPDATE outlive.collection_state c SET due_at = ${DUE_AT},
     touched = NOT EXISTS (SELECT 1 FROM outlive.series_state s WHERE s.collection = c.seq AND (s.expected IS NULL OR s.have < s.expected))
-  WHERE c.seq = ANY ($1::bigint[]) AND c.state <= ${AS.collecting}`;
+  WHERE c.seq = ANY ($1::bigint[]) AND c.state <= ${STATE_CODE.collecting}`;
 
 /** Adds deltas of collections whose rows the caller has locked. */
 async function fold(session: Session, seqs: readonly number[]): Promise<void> {
@@ -362,7 +349,7 @@ async function fold(session: Session, seqs: readonly number[]): Promise<void> {
 
 const WHOLE = `SELECT NOT EXISTS (SELECT 1 FROM outlive.series_state s WHERE s.collection = $1 AND (s.expected IS NULL OR s.expected <>
     (SELECT count(*) FROM outlive.parts p WHERE p.collection = $1 AND p.series = s.place AND p.ordinal BETWEEN 1 AND s.expected))) AS whole`;
-const STEP = `UPDATE outlive.collection_state c SET state = $2::smallint, touched = false, due_at = CASE WHEN $2::smallint <= ${AS.collecting} THEN c.due_at END,
+const STEP = `UPDATE outlive.collection_state c SET state = $2::smallint, touched = false, due_at = CASE WHEN $2::smallint <= ${STATE_CODE.collecting} THEN c.due_at END,
     why = coalesce($3, c.why), transitions = c.transitions || ',' || $4 || ' ' || outlive.now_ms() WHERE c.seq = $1`;
 
 async function takeStep(
@@ -389,7 +376,7 @@ async function takeStep(
     );
     if (!row) return false;
   }
-  await session.run(STEP, [seq, AS[to], why, to]);
+  await session.run(STEP, [seq, STATE_CODE[to], why, to]);
   if (follow.length > 0) await insertJobs(session, kinds, follow);
   return true;
 }

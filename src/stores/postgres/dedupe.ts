@@ -119,6 +119,16 @@ const SET_KEYS = `WITH gate AS (SELECT CASE WHEN $10::bigint IS NOT NULL THEN -j
   ON CONFLICT (job) DO UPDATE SET key1 = excluded.key1, key2 = excluded.key2, key3 = excluded.key3, keys = excluded.keys, strict = excluded.strict,
     place = excluded.place, door = excluded.door, rank = excluded.rank, fair = excluded.fair, gate = excluded.gate, ring = excluded.ring`;
 
+const KEEP_EXPIRY = `WITH kept AS (INSERT INTO outlive.extras AS e (job, expires_at) VALUES ($1, $2) ON CONFLICT (job) DO UPDATE SET expires_at = excluded.expires_at)
+  UPDATE outlive.jobs j SET extras = true WHERE j.seq = $1 AND NOT j.extras`;
+
+/** Null: it does not expire. */
+async function keepExpiry(tx: Session, seq: number, expiresAt: number | null): Promise<void> {
+  if (expiresAt === null)
+    await tx.run("UPDATE outlive.extras SET expires_at = NULL WHERE job = $1 AND expires_at IS NOT NULL", [seq]);
+  else await tx.run(KEEP_EXPIRY, [seq, expiresAt]);
+}
+
 /** Whatever runs the job sees this input. */
 export async function replace(
   tx: Session,
@@ -153,6 +163,7 @@ export async function replace(
       draft.fair ?? null,
     ]);
   }
+  await keepExpiry(tx, seq, draft.expiresMs === undefined ? null : Math.max(at, runAt ?? at) + draft.expiresMs);
   const ready = keys === undefined ? (lane === LANE.delayed ? LANE.open : lane) : LANE.held;
   await tx.run(REPLACE, [seq, input, runAt, priority, isReady ? ready : LANE.delayed, keys !== undefined]);
 }

@@ -24,6 +24,13 @@ const ADD_AND_RING = `${ADD}, pg_notify($10, '') ${IF_KNOWN}`;
 const HELD = `SELECT outlive.add_held_jobs(${DRAFTS}, $10::bigint, $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[]) AS added`;
 /** The same for jobs of fair kinds. */
 const FAIR = `SELECT outlive.add_held_jobs(${DRAFTS}, $10::bigint, $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[]) AS added`;
+/** The same, if some of them expire. */
+const EXPIRING = FAIR.replace("add_held_jobs", "add_expiring_jobs").replace(
+  "$16::bigint[]",
+  "$16::bigint[], $17::bigint[]",
+);
+const ADD_EXPIRING = `${EXPIRING} ${IF_KNOWN}`;
+const ADD_EXPIRING_AND_RING = `${EXPIRING}, pg_notify($18, '') ${IF_KNOWN}`;
 const ADD_FAIR = `${FAIR} ${IF_KNOWN}`;
 const ADD_FAIR_AND_RING = `${FAIR}, pg_notify($17, '') ${IF_KNOWN}`;
 const ADD_HELD = `${HELD} ${IF_KNOWN}`;
@@ -80,8 +87,14 @@ async function insert(
 ): Promise<readonly string[] | null> {
   const names = [...new Set(drafts.map(({ kind }) => kind))];
   const { parent, wakeup } = more;
-  const isHeld = drafts.some(({ keys, dedupe }) => keys !== undefined || hasBound(dedupe));
-  const isFair = drafts.some(({ fair }) => fair !== undefined);
+  const expires = drafts.some(({ expiresMs }) => expiresMs !== undefined);
+  const isHeld = expires || drafts.some(({ keys, dedupe }) => keys !== undefined || hasBound(dedupe));
+  const isFair = expires || drafts.some(({ fair }) => fair !== undefined);
+  const statement = expires
+    ? wakeup === undefined
+      ? ADD_EXPIRING
+      : ADD_EXPIRING_AND_RING
+    : statementFor(more, isHeld, isFair);
   for (;;) {
     await kinds.demand(session, names);
     const values = [
@@ -96,9 +109,10 @@ async function insert(
       texts(names),
       ...(isHeld ? [parent ?? null, ...heldValues(drafts)] : parent === undefined ? [] : [parent]),
       ...(isFair ? [list(drafts.map(({ fair }) => fair ?? null))] : []),
+      ...(expires ? [list(drafts.map(({ expiresMs }) => expiresMs ?? null))] : []),
       ...(wakeup === undefined ? [] : [wakeup]),
     ];
-    let text = statementFor(more, isHeld, isFair);
+    let text = statement;
     const traced = drafts.filter(({ trace }) => trace !== undefined);
     if (traced.length > 0) {
       text = tracedText(text, values.length + 1);
@@ -228,19 +242,23 @@ export class Enqueuing {
 // The table of kinds: settings that every process and every decision reads, and the numbers that stand for the names.
 
 const COLUMNS =
-  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, keyed, fair";
+  "name, timeout_ms, max_runtime_ms, grace_ms, max_errors, max_timeouts, max_crashes, backoff_type, backoff_base_ms, backoff_max_ms, backoff_jitter, on_crash, keyed, fair, retention";
 
 /** A kind that was fair once may still have jobs at its gate. */
 const DECLARED = COLUMNS.replaceAll(/\w+/g, "excluded.$&").replace("excluded.fair", "kinds.fair OR excluded.fair");
 
 const DECLARE = `INSERT INTO outlive.kinds (${COLUMNS})
   SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::int[], $8::text[], $9::bigint[], $10::bigint[],
-    $11::float8[], $12::text[], $13::boolean[], $14::boolean[]) AS k (${COLUMNS}) ORDER BY name
+    $11::float8[], $12::text[], $13::boolean[], $14::boolean[], $15::text[]) AS k (${COLUMNS}) ORDER BY name
   ON CONFLICT (name) DO UPDATE SET (${COLUMNS}) = ROW (${DECLARED})
   WHERE ROW (${COLUMNS.replaceAll(/\w+/g, "kinds.$&")}) IS DISTINCT FROM ROW (${DECLARED})`;
 
+export const NOT_PAUSED =
+  "paused = false, paused_at = NULL, paused_until = NULL, paused_by = NULL, paused_reason = NULL";
+
 export class Kinds {
   readonly #ids = new Map<string, number>();
+  readonly #fair = new Set<string>();
 
   async declare(session: Session, kinds: readonly KindSettings[]): Promise<void> {
     // One statement may not touch a row twice: of a name that is given twice the last counts.
@@ -261,12 +279,18 @@ export class Kinds {
       texts(last.map(({ onCrash }) => toStored(onCrash))),
       list(last.map(({ keyed = [] }) => keyed.length > 0)),
       list(last.map(({ fair = false }) => fair)),
+      texts(last.map(({ retention }) => (retention === undefined ? null : JSON.stringify(retention)))),
     ]);
   }
 
   /** The number of a declared kind, if it has been looked up. */
   idOf(name: string): number | undefined {
     return this.#ids.get(name);
+  }
+
+  /** Whether its jobs may wait at its gate, if it has been looked up. */
+  isFair(name: string): boolean {
+    return this.#fair.has(name);
   }
 
   /** Their numbers are looked up again: a restore may have given them to other kinds. */
@@ -278,11 +302,14 @@ export class Kinds {
   async learn(session: Session, names: Iterable<string>): Promise<void> {
     const unknown = [...new Set(names)].filter((name) => !this.#ids.has(name));
     if (unknown.length === 0) return;
-    const rows = await session.rows<{ id: number; name: string }>(
-      "SELECT id, name FROM outlive.kinds WHERE name = ANY ($1::text[])",
+    const rows = await session.rows<{ id: number; name: string; fair: boolean }>(
+      "SELECT id, name, fair FROM outlive.kinds WHERE name = ANY ($1::text[])",
       [texts(unknown)],
     );
-    for (const { id, name } of rows) this.#ids.set(name, id);
+    for (const { id, name, fair } of rows) {
+      this.#ids.set(name, id);
+      if (fair) this.#fair.add(name);
+    }
   }
 
   /** As `learn`, but a kind that no program has declared is refused. */

@@ -9,14 +9,17 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  kindPaused,
   LANE,
   OUTCOME,
+  type PauseColumns,
   rowOfCursor,
   STATE,
   storedValue,
 } from "../rows.ts";
 import { isIntactSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
+import { readAudit } from "./audit.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { keyStates } from "./keys.ts";
@@ -33,6 +36,7 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
       (await connection.rows("SELECT 1 FROM outlive.kinds WHERE name = $1 AND (keyed OR fair)", [kind])).length > 0,
     ahead: (id) => countAhead(connection, id),
     keys: (query) => keyStates(connection, query),
+    audit: (query) => readAudit(connection, query),
     suspects: () => heldSuspects(connection),
     writer: () => blocker(connection),
     incidents: (limit, after) => listIncidents(connection, limit, after),
@@ -86,7 +90,8 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive.waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras THEN (SELECT e.keys FROM outlive.extras e WHERE e.job = j.seq) END AS keys,
   CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive.extras e WHERE e.job = j.seq) END AS door,
-  CASE WHEN j.extras THEN (SELECT e.latest_at FROM outlive.extras e WHERE e.job = j.seq) END AS latest_at`;
+  CASE WHEN j.extras THEN (SELECT e.latest_at FROM outlive.extras e WHERE e.job = j.seq) END AS latest_at,
+  CASE WHEN j.extras AND j.state + 0 = 0 AND j.fence = 0 THEN (SELECT e.expires_at FROM outlive.extras e WHERE e.job = j.seq) END AS expires_at`;
 
 const own = (columns: string, table: string): string =>
   `(SELECT json_agg(t ORDER BY ord) FROM (SELECT ${columns}, ord FROM outlive.${table} WHERE job = j.seq) t)`;
@@ -241,7 +246,7 @@ async function heldSuspects(session: Session): Promise<WorkerSuspects[]> {
 
 // One statement, so that all numbers are of the same moment: succeeded jobs are what is left of all. Every number comes from an
 // index that holds only such rows, or from the table of kinds.
-const COUNTS = `SELECT k.name AS kind, k.paused, k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS jobs,
+const COUNTS = `SELECT k.name AS kind, k.paused, k.paused_at, k.paused_until, k.paused_by, k.paused_reason, clock.now, k.jobs + coalesce((SELECT sum(d.jobs) FROM outlive.kind_deltas d WHERE d.kind = k.id), 0)::bigint AS jobs,
     coalesce(open.n, 0) + coalesce(suspect.n, 0) AS ready, coalesce(delayed.n, 0) AS delayed, coalesce(held.n, 0) AS held, coalesce(running.n, 0) AS running,
     coalesce(ended.dead, 0) AS dead, coalesce(ended.cancelled, 0) AS cancelled, coalesce(ended.quarantined, 0) AS quarantined,
     (SELECT greatest(0, clock.now - greatest(j.created_at, coalesce(j.run_at, 0))) FROM outlive.jobs j WHERE j.seq = open.first) AS oldest_ready_ms
@@ -257,9 +262,9 @@ const COUNTS = `SELECT k.name AS kind, k.paused, k.jobs + coalesce((SELECT sum(d
   ) ended ON ended.kind = k.id
   ORDER BY k.name`;
 
-interface CountColumns {
+interface CountColumns extends PauseColumns {
   readonly kind: string;
-  readonly paused: boolean;
+  readonly now: number;
   readonly jobs: number;
   readonly ready: number;
   readonly delayed: number;
@@ -273,8 +278,11 @@ interface CountColumns {
 
 async function countJobs(session: Session): Promise<KindCounts[]> {
   const rows = await session.rows<CountColumns>(COUNTS);
-  return rows.map(({ jobs, oldest_ready_ms: oldestReadyMs, ...row }) => {
-    const others = row.ready + row.delayed + row.held + row.running + row.dead + row.cancelled + row.quarantined;
-    return { ...row, oldestReadyMs, succeeded: Math.max(0, jobs - others) };
+  return rows.map((row) => {
+    const { kind, jobs, now, ready, delayed, held, running, dead, cancelled, quarantined } = row;
+    const counted = { ready, delayed, held, running, dead, cancelled, quarantined };
+    const others = Object.values(counted).reduce((sum, n) => sum + n, 0);
+    const succeeded = Math.max(0, jobs - others);
+    return { kind, ...kindPaused(row, now), ...counted, oldestReadyMs: row.oldest_ready_ms, succeeded };
   });
 }

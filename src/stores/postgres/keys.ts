@@ -80,8 +80,14 @@ const WAKE =
  * Nothing of this key starts after the commit: what was admitted and not claimed is held again. The lock of the key is waited for, as an admission has it
  * for a moment only (session-gate.ts): one that has read the key before commits before. Null: it may start again.
  */
-export function pauseKey(connection: Connection, { id, limit, key }: JobKey, pause: KeyPause | null): Promise<void> {
+export function pauseKey(
+  connection: Connection,
+  { id, limit, key }: JobKey,
+  pause: KeyPause | null,
+  note: (tx: Session) => Promise<void>,
+): Promise<void> {
   return connection.brief(async (tx) => {
+    await note(tx);
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [`${lockPrefix(connection.schema)}${id}`]);
     await tx.run(PAUSE, [id, limit, key, pause !== null, pause?.forMs ?? null, pause?.reason ?? null]);
     // Also when it is paused: what is held there learns when that ends.

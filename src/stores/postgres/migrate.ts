@@ -13,7 +13,6 @@ import {
 } from "../released-steps.ts";
 import { type Address, quotedSchema } from "./address.ts";
 import { newClient } from "./connection.ts";
-import { collections } from "./migrations/collections.ts";
 import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";
 import {
   adoptText,
@@ -27,6 +26,7 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
+import { openGates } from "./migrations/open-gates.ts";
 import { rolesText } from "./roles.ts";
 
 /**
@@ -56,8 +56,8 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-/** The lowest version with which this program works: a worker writes the columns of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(collections) + 1;
+/** The lowest version with which this program works: a worker calls the functions of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(openGates) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

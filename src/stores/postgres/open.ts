@@ -154,8 +154,8 @@ function inThread(maintenances: MaintenanceDeps, options: MaintenanceOptions, ho
     stand.begin();
     void session.hold(key).catch(() => {});
   };
-  const file = programFile("./maintenance-thread", import.meta.url);
-  const hears = { wakeup: () => wakeup.heard(), up, down };
+  const file = programFile("stores/postgres/maintenance-thread");
+  const hears = { wakeup: wakeup.heard, up, down };
   return stand.until(() => startMaintenanceThread({ clock, events, file, own, shared, ...hears }, options, host));
 }
 

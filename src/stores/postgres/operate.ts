@@ -1,14 +1,17 @@
-// What people do to jobs and kinds: cancel, retry, signal, pause. Each is one transaction that holds the job's row.
+// What people do to jobs and kinds: cancel, retry, promote, remove, signal, pause. Each is one transaction that holds the job's row, with its audit entry.
 import { JOB_STATES } from "../../job/job.ts";
 import { BY_HAND, type ByHand } from "../../job/transitions.ts";
-import type { Operating, OperatorAnswer } from "../port.ts";
-import { STATE } from "../rows.ts";
+import type { KindPause, Operating, OperatorAnswer } from "../port.ts";
+import { type DelayColumns, isDelayed, OUTCOME, STATE } from "../rows.ts";
+import { writeAudit } from "./audit.ts";
+import { changeJobs, requestEnds } from "./changes.ts";
 import type { Connection } from "./connection.ts";
+import { NOT_PAUSED } from "./enqueue.ts";
 import { sqlState } from "./errors.ts";
 import { cancelFamily, withdrawFamilyCancel } from "./families.ts";
 import { pauseKey, setKeyLimit } from "./keys.ts";
-import { applyChanges, insertHistory } from "./settle.ts";
-import { list, type Session } from "./statements.ts";
+import { applyChanges } from "./settle.ts";
+import type { Session } from "./statements.ts";
 import { sendSignal } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -27,15 +30,33 @@ export function operating(connection: Connection, workers: Workers): Operating {
         return retried();
       });
     },
+    change(ids, change, entry) {
+      const changed = (): Promise<readonly OperatorAnswer[]> =>
+        connection.transaction((tx) => changeJobs(tx, ids, change, entry));
+      return changed().catch((thrown: unknown) => {
+        if (sqlState(thrown) !== UNIQUE_VIOLATION) throw thrown;
+        return changed();
+      });
+    },
     signal: (signal) => sendSignal(connection, signal),
-    setLimit: (key, own) => setKeyLimit(connection, key, own),
-    pauseKey: (key, pause) => pauseKey(connection, key, pause),
-    setPaused: (kind, paused) => setPaused(connection, kind, paused),
+    setLimit: (key, own, entry) =>
+      connection.transaction(async (tx) => {
+        await setKeyLimit(tx, key, own);
+        await writeAudit(tx, entry, 1);
+      }),
+    pauseKey: (key, pause, entry) => pauseKey(connection, key, pause, (tx) => writeAudit(tx, entry, 1)),
+    setPaused: (kind, paused, how, entry) =>
+      connection.transaction(async (tx) => {
+        const found = await setPaused(tx, kind, paused, how);
+        await writeAudit(tx, entry, found ? 1 : 0);
+        return found;
+      }),
     noteDeath: (worker, words) => connection.transaction((tx) => workers.note(tx, worker, words)),
   };
 }
 
-interface JobRow {
+interface JobRow extends DelayColumns {
+  readonly incident: string | null;
   readonly seq: number;
   readonly state: number;
   readonly kind: number;
@@ -44,7 +65,7 @@ interface JobRow {
   readonly dedupe_key: string | null;
 }
 
-const LOCK = `SELECT seq, state, kind, epoch, fence, dedupe_key FROM outlive.jobs
+const LOCK = `SELECT seq, state, kind, epoch, fence, dedupe_key, lane, run_at, outcome, incident FROM outlive.jobs
   WHERE seq = (SELECT i.seq FROM outlive.job_ids i WHERE i.id = $1) FOR UPDATE`;
 const BATCH_OF =
   "SELECT p.id FROM outlive.blocks b JOIN outlive.batch_state p ON p.seq = b.batch WHERE b.job = $1 AND b.job > 0";
@@ -74,32 +95,21 @@ async function applyByHand(
   }
   const [batch] = change.to === "queued" ? await session.rows<{ id: string }>(BATCH_OF, [seq]) : [];
   if (batch) return { is: "of-batch", batch: batch.id };
-  if (change.to === "queued" && row.dedupe_key !== null) {
+  if (change.name === "promote" && !isDelayed(row)) return { is: "not-delayed" };
+  // Nothing is left of it that could run.
+  if (change.name === "retry" && row.outcome === OUTCOME.removed) return { is: "missing" };
+  if (change.name === "retry" && row.dedupe_key !== null) {
     const [holder] = await session.rows<{ id: string }>(HOLDER, [row.kind, row.dedupe_key]);
     if (holder) return { is: "key-held", holder: holder.id, dedupeKey: row.dedupe_key };
   }
-  await applyChanges(session, [{ seq, change, incident: null, epoch, fence, actor }], from);
-  if (change.to === "queued") await withdrawFamilyCancel(session, seq);
+  const incident = change.name === "promote" ? row.incident : null;
+  await applyChanges(session, [{ seq, change, incident, epoch, fence, actor }], from);
+  if (change.name === "retry") {
+    await withdrawFamilyCancel(session, seq);
+    // Asked for again by a person: it has all the time that it needs.
+    await session.run("UPDATE outlive.extras SET expires_at = NULL WHERE job = $1 AND expires_at IS NOT NULL", [seq]);
+  }
   return { is: "applied", state: change.to };
-}
-
-const REQUEST_END = `WITH asked AS (UPDATE outlive.jobs SET cancel_requested = true WHERE seq = ANY ($1::bigint[]) RETURNING seq, worker)
-  INSERT INTO outlive.cancels (worker, job) SELECT worker, seq FROM asked ON CONFLICT DO NOTHING`;
-
-/** Asks the attempts of running jobs to end. The caller holds the rows. */
-async function requestEnds(
-  session: Session,
-  rows: readonly Pick<JobRow, "seq" | "state" | "epoch" | "fence">[],
-  reason: string,
-  actor: string,
-): Promise<void> {
-  if (rows.length === 0) return;
-  await session.run(REQUEST_END, [list(rows.map(({ seq }) => seq))]);
-  const entry = { event: "cancel.requested", actor, reason, incident: null };
-  await insertHistory(
-    session,
-    rows.map(({ seq: job, state, epoch, fence }) => ({ ...entry, job, from: state, to: state, epoch, fence })),
-  );
 }
 
 /** Cancels these jobs, of which the caller holds the rows: queued ones end, running ones are asked to. */
@@ -123,6 +133,17 @@ export async function cancelAll(
   await requestEnds(session, running, request, actor);
 }
 
-async function setPaused(session: Session, kind: string, paused: boolean): Promise<boolean> {
-  return (await session.run("UPDATE outlive.kinds SET paused = $1 WHERE name = $2", [paused, kind])) === 1;
+const PAUSE = `UPDATE outlive.kinds SET paused = true, paused_at = clock.now, paused_until = coalesce($2::bigint, clock.now + $3::bigint), paused_by = $4, paused_reason = $5
+  FROM (SELECT outlive.now_ms() AS now) AS clock WHERE name = $1`;
+
+async function setPaused(
+  session: Session,
+  kind: string,
+  paused: boolean,
+  { actor = "operator", reason = null, untilAt = null, forMs = null }: Partial<KindPause> = {},
+): Promise<boolean> {
+  const changed = paused
+    ? await session.run(PAUSE, [kind, untilAt, forMs, actor, reason])
+    : await session.run(`UPDATE outlive.kinds SET ${NOT_PAUSED} WHERE name = $1`, [kind]);
+  return changed === 1;
 }

@@ -1,10 +1,13 @@
-// Retention, and the fold of the counts. Candidates are found by reads; only what goes is written.
+// Retention, removal by hand, and the fold of the counts. Candidates are found by reads; only what goes is written.
 import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
-import { STATE } from "../rows.ts";
+import { TERMINAL_STATES } from "../../job/job.ts";
+import { retentionMs, shortestRetention, STATE } from "../rows.ts";
+import { purgeAudit } from "./audit.ts";
 import { type Connection } from "./connection.ts";
+import { NOT_PAUSED } from "./enqueue.ts";
 import { IDLE_KEY } from "./keys.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { sqlState } from "./errors.ts";
 
 export interface EndedJob {
@@ -24,11 +27,13 @@ export interface PurgeCandidates {
 }
 
 // A child stays while its parent is unfinished, which may still ask for its result; a job with events, until they have become a job; a block, until its batch goes.
-const WALK = `SELECT seq, id, state, finished_at, created_at >= now - $3 AS young,
-    finished_at < now - $3 AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
+const WALK = `SELECT seq, id, j.state, finished_at, created_at >= now - $4 AS young,
+    finished_at < now - coalesce(own.ms, $3) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
       WHERE e.job = j.seq AND p.state < ${STATE.succeeded})) AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.reruns r WHERE r.job = j.seq))
       AND NOT (extras AND EXISTS (SELECT 1 FROM outlive.blocks b WHERE b.job = j.seq)) AS old
-  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j WHERE seq > $1 ORDER BY seq LIMIT $2`;
+  FROM (SELECT outlive.now_ms() AS now) AS clock, outlive.jobs j
+  LEFT JOIN unnest($5::int[], $6::smallint[], $7::bigint[]) AS own (kind, state, ms) ON own.kind = j.kind AND own.state = j.state
+  WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
 // Retried since it was read: then it is not finished any more, or finished again just now.
 const DELETE_JOBS = `WITH gone AS (
@@ -82,6 +87,8 @@ export class Purging {
     await connection.maintain(async (tx) => {
       if (incidents.length > 0) await tx.run(DELETE_INCIDENTS, [texts(incidents)]);
       await tx.run(DELETE_WORKERS, [request.incidentsOlderThanMs]);
+      await tx.run(`UPDATE outlive.kinds SET ${NOT_PAUSED} WHERE paused AND paused_until <= outlive.now_ms()`);
+      await purgeAudit(tx, request.incidentsOlderThanMs, request.limit);
       await tx.run(DELETE_TRACES, [request.finishedOlderThanMs, request.limit]);
       await this.#purgeKeys(tx, request.limit);
     });
@@ -100,10 +107,23 @@ export class Purging {
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
   async #candidates(session: Session, request: PurgeRequest): Promise<PurgeCandidates> {
     const { finishedOlderThanMs, incidentsOlderThanMs, limit } = request;
+    const kinds = await session.rows<{ id: number; retention: string }>(
+      "SELECT id, retention FROM outlive.kinds WHERE retention IS NOT NULL",
+    );
+    const own = kinds.flatMap(({ id, retention }) =>
+      TERMINAL_STATES.map((state) => ({ id, state: STATE[state], retention })),
+    );
     const rows = await session.rows<Candidate & { young: boolean; old: boolean }>(WALK, [
       this.#cursor,
       limit,
       finishedOlderThanMs,
+      shortestRetention(
+        kinds.map(({ retention }) => retention),
+        finishedOlderThanMs,
+      ),
+      list(own.map(({ id }) => id)),
+      list(own.map(({ state }) => state)),
+      list(own.map(({ retention, state }) => retentionMs(retention, state, finishedOlderThanMs))),
     ]);
     const last = rows.at(-1);
     const atEnd = rows.length < limit || last!.young;
@@ -147,6 +167,38 @@ async function deleteJobs(
   const [first] = refused;
   if (!first) return { jobs: gone };
   return { jobs: gone, refused: { jobs: refused.length, jobId: first.jobId, error: toStoredError(first.thrown) } };
+}
+
+// An incident says that a job was in flight, and no more about this one. What comes after it by its dedupe key has its contents, and goes with it.
+const REMOVE = `WITH occurrences AS (DELETE FROM outlive.occurrences WHERE job = ANY ($2::text[])),
+  reruns AS (DELETE FROM outlive.reruns WHERE job = ANY ($1::bigint[])),
+  traces AS (DELETE FROM outlive.traces WHERE job = ANY ($2::text[])),
+  reports AS (UPDATE outlive.incident_jobs SET last_step = NULL, error = NULL WHERE job = ANY ($1::bigint[]))
+  SELECT j.seq, j.state, j.finished_at, EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs p ON p.seq = e.parent
+    WHERE e.job = j.seq AND p.state < ${STATE.succeeded}) AS is_child FROM outlive.jobs j WHERE j.seq = ANY ($1::bigint[])`;
+const EMPTY = `WITH steps AS (DELETE FROM outlive.steps WHERE job = ANY ($1::bigint[])),
+  history AS (DELETE FROM outlive.history WHERE job = ANY ($1::bigint[])),
+  logs AS (DELETE FROM outlive.logs WHERE job = ANY ($1::bigint[])),
+  signals AS (DELETE FROM outlive.signals WHERE job = ANY ($1::bigint[]))
+  UPDATE outlive.jobs j SET input = 'null', input_sum = ${checksumSql("'null'", "j.id")}, result = NULL, result_sum = NULL, progress = NULL, dedupe_key = NULL
+  WHERE j.seq = ANY ($1::bigint[])`;
+
+/** Jobs that have ended in this transaction, or before. As long as the parent of one is unfinished, its row stays, without contents. */
+export async function removeJobs(
+  session: Session,
+  jobs: readonly { readonly seq: number; readonly id: string }[],
+): Promise<void> {
+  if (jobs.length === 0) return;
+  const ended = await session.rows<EndedJob & { is_child: boolean }>(REMOVE, [
+    list(jobs.map(({ seq }) => seq)),
+    texts(jobs.map(({ id }) => id)),
+  ]);
+  const children = ended.filter((job) => job.is_child);
+  if (children.length > 0) await session.run(EMPTY, [list(children.map(({ seq }) => seq))]);
+  await deleteTogether(
+    session,
+    ended.filter((job) => !job.is_child),
+  );
 }
 
 /** Inside a transaction. Jobs that have changed since they were read stay. */

@@ -8,6 +8,7 @@ import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
 import { FAMILY_TABLES } from "./migrations/families.ts";
 import { KEY_TABLES } from "./migrations/keys.ts";
+import { AUDIT_TABLES } from "./migrations/operations.ts";
 import { SUBMIT_SIGNATURE } from "./migrations/submit.ts";
 import { VIEWS } from "./migrations/views.ts";
 import { WAITING_TABLES } from "./migrations/waiting.ts";
@@ -40,6 +41,7 @@ export const WRITTEN = [
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
+  ...AUDIT_TABLES,
   ...TRACE_TABLES,
 ];
 
@@ -51,6 +53,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...BATCH_TABLES,
   ...SCHEDULE_TABLES,
   ...COLLECTION_TABLES,
+  ...AUDIT_TABLES,
   ...TRACE_TABLES,
 ]);
 
@@ -112,6 +115,7 @@ DO $$ BEGIN
     GRANT SELECT ON ${schema}.schedules TO ${worker};
   END IF;
   IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.audit') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(AUDIT_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.traces') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(TRACE_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;

@@ -13,14 +13,14 @@ import {
 } from "../schedules.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
-import { checksumSql, isIntactSql, list, type Session, texts } from "./statements.ts";
+import { checksumSql, isIntactSql, isPausedSql, list, type Session, texts } from "./statements.ts";
 
 const SOUND = isIntactSql("s.body", "s.name", "s.body_sum");
 const SELECT = `SELECT s.name, s.version, s.body, ${SOUND} AS sound FROM outlive.schedule_rows s`;
 // One statement whether anything is due or not, and two looks at one index if nothing is.
 const DUE = `SELECT outlive.now_ms() AS now, (SELECT min(n.due_at) FROM outlive.schedule_rows n WHERE n.due_at > outlive.now_ms()) AS next, d.*
   FROM (SELECT 1) one LEFT JOIN LATERAL (
-    SELECT s.name, s.version, s.body, ${SOUND} AS sound, coalesce(k.paused, false) AS paused
+    SELECT s.name, s.version, s.body, ${SOUND} AS sound, coalesce(${isPausedSql("k.")}, false) AS paused
     FROM outlive.schedule_rows s LEFT JOIN outlive.kinds k ON k.name = s.kind
     WHERE s.due_at IS NOT NULL AND s.due_at <= outlive.now_ms() ORDER BY s.due_at LIMIT $1) d ON true`;
 const ADD = `INSERT INTO outlive.schedule_rows (name, kind, version, due_at, body, body_sum)

@@ -130,3 +130,8 @@ export function isIntactSql(content: string, owner: string, sum: string): string
 
 /** SQL: the input of the job j; null: the stored text fails its checksum. The server compares, so a worker receives nothing more than the text. */
 export const INTACT_INPUT = `CASE WHEN ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;
+
+/** SQL: whether a kind is paused now. A pause may have an end. `prefix`: "k." for the row k. */
+export function isPausedSql(prefix: string): string {
+  return `(${prefix}paused AND coalesce(${prefix}paused_until > outlive.now_ms(), true))`;
+}

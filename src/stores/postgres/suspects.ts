@@ -5,7 +5,7 @@ import { type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { boundSql } from "../rows.ts";
 import type { OpenKind, TakenRow } from "./claim.ts";
 import { type Connection } from "./connection.ts";
-import { INTACT_INPUT, list, type Session } from "./statements.ts";
+import { INTACT_INPUT, isPausedSql, list, type Session } from "./statements.ts";
 import { IS_ORIGINAL, isRowOf } from "./restore-mark.ts";
 import type { WorkerKey } from "./workers.ts";
 
@@ -46,7 +46,7 @@ export async function claimSuspects(
 const MAX_TRIES = 8;
 
 const WAITING = `SELECT j.seq, j.kind, j.priority, ${boundSql("j.")} AS together FROM outlive.jobs j
-  JOIN outlive.kinds k ON k.id = j.kind AND NOT k.paused WHERE j.state = 0 AND j.lane = 2 AND j.kind = ANY ($1::int[]) ORDER BY j.priority DESC`;
+  JOIN outlive.kinds k ON k.id = j.kind AND NOT ${isPausedSql("k.")} WHERE j.state = 0 AND j.lane = 2 AND j.kind = ANY ($1::int[]) ORDER BY j.priority DESC`;
 export const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
 export const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
 
@@ -58,7 +58,7 @@ const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE $
   free AS MATERIALIZED (SELECT w.ctid AS tid FROM outlive.jobs w WHERE w.seq = ANY ($3::bigint[]) AND w.state = 0 AND w.lane = 2 ORDER BY w.seq FOR UPDATE)
   UPDATE outlive.jobs j SET state = 1, worker = $1, epoch = greatest(j.epoch, (SELECT value FROM outlive.meta WHERE key = 'epoch')),
     fence = j.fence + 1, started_at = clock.now, deadline_at = clock.now + k.timeout_ms
-  FROM me, clock, free, outlive.kinds k WHERE j.ctid = free.tid AND k.id = j.kind AND NOT k.paused
+  FROM me, clock, free, outlive.kinds k WHERE j.ctid = free.tid AND k.id = j.kind AND NOT ${isPausedSql("k.")}
   RETURNING j.seq, j.id, j.fence, j.priority, j.kind, j.epoch, k.timeout_ms, ${INTACT_INPUT} AS input`;
 
 /** Without those for which no room is left, of their kind or at all, once the fresh jobs of a higher priority have theirs. */
@@ -96,7 +96,7 @@ function sum(numbers: readonly number[]): number {
   return numbers.reduce((all, one) => all + one, 0);
 }
 
-const COUNT_ABOVE = `SELECT CASE WHEN k.paused THEN 0 ELSE
+const COUNT_ABOVE = `SELECT CASE WHEN ${isPausedSql("k.")} THEN 0 ELSE
     (SELECT count(*) FROM (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.kind AND j.state = 0 AND j.lane = 1 AND j.priority > $2 LIMIT $3) f) END AS n
   FROM unnest($1::int[]) WITH ORDINALITY AS o (kind, ord) JOIN outlive.kinds k ON k.id = o.kind ORDER BY o.ord`;
 

@@ -18,6 +18,7 @@ import {
 import { rowsBeforeSuccess, rowsCharacters } from "./blocks.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
+import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
@@ -237,6 +238,8 @@ export class Turns {
     const isDue = turn.due !== null && turn.due <= 0;
     const mayTake = (!room.suspects || hasRoomForSuspects(held)) && room.total > 0 && open.length > 0;
     if (!isDue && !(turn.suspects && mayTake)) return { ...(await jobs(turn)), ...dueOf(turn) };
+    // What has expired must not be claimed. While more of it is left than one turn takes, nothing is.
+    if (isDue && (await expireDue(connection))) return { claimed: [], corrupt: [], ...dueOf(turn) };
     if (isDue) await promoteDue(connection);
     const { taken, together } = mayTake
       ? await claimSuspects(connection, worker, open, room.total, held)

@@ -43,9 +43,9 @@ export class WakeupChannel {
   }
 
   /** A notification arrived. */
-  heard(): void {
+  readonly heard = (): void => {
     for (const listener of this.#listeners) listener();
-  }
+  };
 
   close(): void {
     this.#closed = true;

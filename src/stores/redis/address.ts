@@ -1,6 +1,7 @@
 // Where the server is and which store on it is meant. Nothing secret in it is ever shown.
 import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { ofClient, type RedisClientLike } from "./clients.ts";
 import type { WireAddress } from "./driver.ts";
 import type { HostPort } from "./find-primary.ts";
 
@@ -89,42 +90,6 @@ export function redisAddress(url: string, options: RedisOptions = {}): RedisAddr
 function hostPort(text: string, port: number): HostPort {
   const { hostname, port: given } = new URL(`redis://${text}`);
   return { host: hostname, port: given === "" ? port : Number(given) };
-}
-
-/** A client of one of the libraries, as far as it is looked at. Its options are used, not its connection. */
-export interface RedisClientLike {
-  readonly options?: unknown;
-  duplicate(): unknown;
-}
-
-/** The options of the user's client that are data: a thread is given them, too. */
-function ofClient(client: RedisClientLike): Pick<WireAddress, "by" | "options"> {
-  const { options, status, nodes } = client as RedisClientLike & {
-    readonly status?: unknown;
-    readonly nodes?: unknown;
-  };
-  const refused = (what: string, hint: string): OutliveError =>
-    new OutliveError(ErrorCode.optionInvalid, `redis.client ${what}.`, hint);
-  if (nodes !== undefined || typeof options !== "object" || options === null)
-    throw refused(
-      "is not a client of one server",
-      "A store is in one slot of a cluster: pass no client, and the address redis+cluster://host:6379.",
-    );
-  const plain = data(options) as Readonly<Record<string, unknown>>;
-  if (typeof plain["keyPrefix"] === "string" && plain["keyPrefix"] !== "")
-    throw refused("has a keyPrefix", "Pass a client without one, and name the store in its address: ?store=NAME.");
-  // A node-redis client has no status, and connects with one string or with what it made of it.
-  if (typeof status === "string") return { by: "ioredis", options: plain };
-  const { url: _, credentialsProvider: __, commandsQueueMaxLength: ___, ...rest } = plain;
-  return { options: rest };
-}
-
-function data(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(data);
-  if (value instanceof Uint8Array || typeof value !== "object" || value === null)
-    return typeof value === "function" ? undefined : value;
-  const kept = Object.entries(value).map(([key, member]) => [key, data(member)] as const);
-  return Object.fromEntries(kept.filter(([, member]) => member !== undefined));
 }
 
 export function shownRedis(url: string): string {

@@ -12,8 +12,8 @@ import { type HostPort, movedTo } from "./find-primary.ts";
 import { Journal, type Resendable } from "./journal.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
-/** There are no earlier versions of the layout. */
-export const SCHEMA_VERSION = 1;
+/** Layout 1 was never released: stores that have it were made by development versions, and are refused. */
+export const SCHEMA_VERSION = 2;
 
 export interface ConnectionDeps {
   readonly address: RedisAddress;
@@ -158,9 +158,8 @@ export class Connection {
       try {
         const { answer, ops } = await this.#carryOut(entry.script, entry.args, true);
         entry.ops = ops ?? 0;
-        const list = answer as [string, number][];
-        if (entry.script === "enqueue") jobs += list.filter(([, created]) => created === 1).length;
-        if (entry.script === "settleAgain") ends += list.filter(([is]) => is === "applied").length;
+        if (entry.script === "enqueue") jobs += (answer as string[]).filter((became) => became === "1").length;
+        if (entry.script === "settleAgain") ends += Number(answer);
       } catch {
         failed++;
       }
@@ -318,6 +317,7 @@ export class Connection {
       const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
       if (this.#storeId !== null && id !== this.#storeId && !this.#deps.isForgetful) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
+      if (Number(schema ?? SCHEMA_VERSION) < SCHEMA_VERSION) throw unreleased(Number(schema));
       if (run !== null && (await this.#hasMark(wire, run))) {
         const before = this.#seen;
         this.#storeId = id;
@@ -415,6 +415,15 @@ function replaced(id: string | null): OutliveError {
     `This is not the Redis store that was opened: ${why}.`,
     "Nothing was written. Restore the store, or restart this program to work with the one that is there.",
     { why },
+  );
+}
+
+function unreleased(schema: number): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeUnusable,
+    `The Redis store has layout ${schema}, which was never released, and this program knows ${SCHEMA_VERSION}.`,
+    "Let the version that made it work it off, then remove it with `outlive migrate down --force`, or use another store name.",
+    { schema },
   );
 }
 

@@ -22,7 +22,7 @@ export interface Wire {
 export interface WireAddress {
   readonly url: string;
   /** Whose connections to make. Default: those of `@redis/client`. */
-  readonly by?: "ioredis";
+  readonly by?: "@redis/client" | "ioredis" | "iovalkey";
   /** Of the user's own client, those that are data. */
   readonly options?: Readonly<Record<string, unknown>>;
   /** The sentinels that know where the primary is; `url` has only what else is needed there. */
@@ -45,7 +45,8 @@ export async function connect(address: WireAddress, moved: HostPort | null = nul
 
 /** A connection to exactly this server. */
 export async function connectTo(address: WireAddress): Promise<Wire> {
-  if (address.by === "ioredis") return (await import("./ioredis.ts")).connectByIoredis(address);
+  if (address.by === "ioredis" || address.by === "iovalkey")
+    return (await import("./ioredis.ts")).connectByIoredis(address);
   const { createClient } = await driver();
   const { url, options = {} } = address;
   const client = createClient({

@@ -20,6 +20,7 @@ import type { JobKey } from "../../job/limits.ts";
 import { CHANGES, type Change } from "../../job/transitions.ts";
 import { WAIT_PREFIX } from "../../job/waits.ts";
 import type { WorkerRecord, WorkerRow, WorkerState } from "../liveness.ts";
+import { APPLIED, REPEATED, type WriteAnswer } from "../port.ts";
 import { NEVER_DUE, NO_TIMEOUT, STATE, storedError } from "../rows.ts";
 import type { Reply } from "./driver.ts";
 import { COUNTER_FIELDS, COUNTERS } from "./lua/changes.ts";
@@ -58,26 +59,42 @@ const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
 
 export function draftArgs(draft: JobDraft): string[] {
-  const { id, kind, input, priority, runAt, delayMs, dedupeKey, dedupe, keys, fair, trace } = draft;
+  return [draft.id, draftHead(draft), checked(draft.input, inputOwner(draft.kind))];
+}
+
+/** What many drafts of a call have in common is one text, which a script takes apart once. */
+function draftHead({
+  kind,
+  priority,
+  runAt,
+  delayMs,
+  dedupeKey,
+  dedupe,
+  keys = [],
+  fair,
+  expiresMs,
+  trace,
+}: JobDraft): string {
   return [
-    id,
     kind,
-    checked(input, inputOwner(kind)),
-    String(priority),
+    priority,
     orNothing(runAt),
-    String(delayMs),
+    delayMs,
     orNothing(dedupeKey),
     orNothing(dedupe?.then),
     orNothing(dedupe?.debounce?.waitMs),
     orNothing(dedupe?.debounce?.maxMs),
-    packedKeys(keys ?? []),
-    // One argument for both: drafts that a process of an older version has staged have as many.
-    trace === undefined ? orNothing(fair) : `${orNothing(fair)}${FIELD}${trace}`,
-  ];
+    orNothing(fair),
+    orNothing(expiresMs),
+    orNothing(trace),
+    packedKeys(keys),
+  ].join(FIELD);
 }
 
 export function draftsArgs(drafts: readonly JobDraft[]): string[] {
-  return [String(drafts.length), ...drafts.flatMap(draftArgs)];
+  const args = [String(drafts.length)];
+  for (const draft of drafts) args.push(...draftArgs(draft));
+  return args;
 }
 
 function packedKeys(keys: readonly JobKey[]): string {
@@ -106,6 +123,9 @@ export function failedArgs({ row, line, as, input, error }: FailedRow, blockId: 
   return [String(row), String(line), as, checked(input, rowOwner(blockId, line)), JSON.stringify(error)];
 }
 
+/** Jobs that one script begins to wait for, about 2 ms; more of them are prepared in pieces before (turn.ts). */
+export const MAX_AWAITED = 250;
+
 export function changeArgs(change: Change, id: string): string[] {
   const { name, to, add, outcome, delayMs, result, error, reason, wait, together, follow = [], ifCancelled } = change;
   const stored = result === null ? "" : checked(result, id);
@@ -118,7 +138,9 @@ export function changeArgs(change: Change, id: string): string[] {
         ? ["sleep", wait.step, orNothing(wait.forMs)]
         : "signal" in until
           ? ["signal", wait.step, orNothing(wait.forMs), until.signal]
-          : ["jobs", wait.step, orNothing(wait.forMs), String(until.jobs.length), ...until.jobs];
+          : until.jobs.length > MAX_AWAITED
+            ? ["jobs", wait.step, orNothing(wait.forMs), "1", "0"]
+            : ["jobs", wait.step, orNothing(wait.forMs), "", String(until.jobs.length), ...until.jobs];
   return [
     name,
     String(STATE[to]),
@@ -270,6 +292,7 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     keys: keys.map(named),
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,
+    ...(d["xp"] !== undefined && state === "queued" && !isClaimed && { expiresAt: Number(d["xp"]) }),
     ...(d["la"] !== undefined && { latestAt: Number(d["la"]) }),
   };
 }
@@ -361,5 +384,23 @@ export function workerRow(reply: Reply, withIds = false): WorkerRow {
     ...(withIds && { heldIds: ids as string[] }),
     lastWord: Number(hasWord) === 1 ? String(word) : null,
     ...(Number(restored) === 1 && { restored: true as const }),
+  };
+}
+
+/** Of a write under a lease. */
+export function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
+  const [is, state, worker, epoch, fence] = reply as [string, string, string, string, string];
+  if (is === "applied") return APPLIED;
+  if (is === "repeated") return REPEATED;
+  return {
+    is: "stale",
+    stale: {
+      lease,
+      tried,
+      state: state === "" ? "missing" : JOB_STATES[Number(state)]!,
+      worker: worker || null,
+      epoch: Number(epoch),
+      fence: Number(fence),
+    },
   };
 }

@@ -1,4 +1,5 @@
 // What people and reports read.
+import type { AuditRecord } from "../../job/audit.ts";
 import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
 import { type KeyState, throttleSettings } from "../../job/limits.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
@@ -31,7 +32,7 @@ export function inspecting(connection: Connection): Inspecting {
     },
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     async counts() {
-      const list = (await connection.eval("counts")) as unknown as [string, ...(number | string)[]][];
+      const list = (await connection.eval("counts")) as unknown as [string, ...(number | string | string[])[]][];
       return list.map(kindCounts).toSorted((a, b) => (a.kind < b.kind ? -1 : 1));
     },
     async isLimited(kind) {
@@ -41,8 +42,14 @@ export function inspecting(connection: Connection): Inspecting {
       return keyed.length > 0 || fair;
     },
     async ahead(id) {
-      const count = await connection.eval("ahead", [id]);
-      return count === "" ? null : Number(count);
+      let count = 0;
+      for (let from: number | "" = 0; from !== "";) {
+        const [some, next] = (await connection.eval("ahead", [id, String(from)])) as [number?, (number | "")?];
+        if (some === undefined || next === undefined) return null;
+        count += some;
+        from = next;
+      }
+      return count;
     },
     async keys(query) {
       const list: KeyState[] = [];
@@ -65,6 +72,14 @@ export function inspecting(connection: Connection): Inspecting {
         if (after === "") break;
       }
       return list;
+    },
+    async audit({ actor, action, target, limit, after }) {
+      const args = [actor ?? "", action ?? "", target ?? "", String(limit), after ?? ""];
+      const list = (await connection.eval("audit", args)) as string[];
+      return list.map((text) => {
+        const entry = JSON.parse(text) as AuditRecord;
+        return { ...entry, reason: entry.reason === "" ? null : entry.reason };
+      });
     },
     async suspects() {
       const list = (await connection.eval("suspects")) as unknown as [string, number, number][];
@@ -156,11 +171,20 @@ async function listJobs(
   return { jobs, next: cursorAt(before) };
 }
 
-function kindCounts(row: readonly (string | number)[]): KindCounts {
+function kindCounts(row: readonly (string | number | readonly string[])[]): KindCounts {
+  const [at, until, by, reason] = row[11] as readonly string[];
   const [kind, paused, ready, oldest, delayed, held, running, succeeded, dead, cancelled, quarantined] = row;
   return {
     kind: String(kind),
     paused: paused === 1,
+    ...(at !== "" && {
+      pause: {
+        by: by!,
+        reason: reason === "" ? null : reason!,
+        at: Number(at),
+        until: until === "" ? null : Number(until),
+      },
+    }),
     ready: Number(ready),
     oldestReadyMs: oldest === "" ? null : Number(oldest),
     delayed: Number(delayed),

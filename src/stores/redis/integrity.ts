@@ -8,8 +8,9 @@ import type { StoreDoctor } from "../store-parts.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { changeArgs, inputOwner, keptSteps, unchecked } from "./encoding.ts";
+import { changeArgs, fieldsOf, inputOwner, keptSteps, unchecked } from "./encoding.ts";
 import { inOurWords, openingError } from "./errors.ts";
+import { checkFeatures, OF_FEATURES, repairFeatures } from "./features-integrity.ts";
 import { channelOf, subscribers } from "./liveness.ts";
 
 const MAX_FINDINGS = 100;
@@ -19,19 +20,33 @@ const NAMES = 1_000;
 const MAX_WALKS = 3;
 
 /** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
-const OF_KIND = ["zr:", "zz:", "zu:", "zv:", "shk:", "srun:", "st3:", "st4:", "st5:", "hdk:"] as const;
+const COUNTED = ["rd", "rn"] as const;
+const OF_KIND = ["qrs:", "zz:", "zu:", "zv:", "shk:", "st3:", "st4:", "st5:", "hdk:"] as const;
 const OF_WORKER = ["sheld:", "scc:"] as const;
-const OF_STORE = ["zk", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
+const OF_STORE = ["zk", "xp", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
+const OF_COLLECTIONS = ["ni", "nl", "nd", "nt", "nc", "pz"] as const;
 
 /** What is wrong, at most 100 findings. While others write, entries that are too many are not found. */
 export async function integrity(connection: Connection): Promise<readonly string[]> {
   for (let walks = 1; ; walks++) {
     const before = await operations(connection);
-    const sums = new Map<string, number>((await namedIndexes(connection)).map((name) => [name, 0]));
+    const sums = new Map<string, number>((await namedIndexes(connection)).flatMap(sizesOf).map((name) => [name, 0]));
     const workers = await checkWorkers(connection);
-    const found = [...(await checkJobs(connection, sums)), ...workers.missing];
+    const features = await checkFeatures(connection);
+    const collected = await checkCollections(connection);
+    const found = [
+      ...(await checkJobs(connection, sums)),
+      ...workers.missing,
+      ...features.missing,
+      ...collected.missing,
+    ];
     if (found.length >= MAX_FINDINGS) return found.slice(0, MAX_FINDINGS);
-    const wrong = [...workers.tooMany, ...(await checkSizes(connection, sums))];
+    const wrong = [
+      ...workers.tooMany,
+      ...features.tooMany,
+      ...collected.tooMany,
+      ...(await checkSizes(connection, sums)),
+    ];
     if (wrong.length === 0) return found;
     if ((await operations(connection)) === before) return [...found, ...wrong].slice(0, MAX_FINDINGS);
     if (walks === MAX_WALKS) return found;
@@ -40,6 +55,12 @@ export async function integrity(connection: Connection): Promise<readonly string
 
 async function operations(connection: Connection): Promise<Reply> {
   return connection.command("HGET", `${connection.tag}meta`, "ops");
+}
+
+/** What has to have the right size because of an index: of the ready jobs of a kind also what is counted in its settings. */
+function sizesOf(index: string): string[] {
+  const counted = /^q(.*)rs:(\d+)$/s.exec(index);
+  return counted ? [index, ...COUNTED.map((field) => `c${counted[1]}k:${counted[2]}\u001F${field}`)] : [index];
 }
 
 /** Each with its type in front. */
@@ -96,6 +117,58 @@ async function checkWorkers(
   }
 }
 
+type CheckedCollections = readonly [
+  next: string,
+  wrong: readonly string[],
+  count: number,
+  open: number,
+  states: readonly (string | number)[],
+  inputs: readonly (readonly [id: string, input: string])[],
+  sizes: readonly [number, number, number],
+  kept: readonly string[],
+  parked: readonly [messages: number, listed: number],
+];
+
+/** Collections by their records, and what those have to be found by. */
+async function checkCollections(
+  connection: Connection,
+): Promise<{ readonly missing: readonly string[]; readonly tooMany: readonly string[] }> {
+  const missing: string[] = [];
+  const states = new Map<string, number>();
+  let [count, open] = [0, 0];
+  for (let from = "1"; ;) {
+    const reply = (await connection.eval("checkCollections", [from])) as unknown as CheckedCollections;
+    const [next, wrong, some, someOpen, someStates, inputs, sizes, kept, [messages, listed]] = reply;
+    missing.push(...wrong);
+    count += some;
+    open += someOpen;
+    for (let at = 0; at < someStates.length; at += 2)
+      states.set(String(someStates[at]), (states.get(String(someStates[at])) ?? 0) + Number(someStates[at + 1]));
+    for (const [id, input] of inputs)
+      if (!unchecked(input, id).intact) missing.push(`the input of collection ${id} does not match its checksum`);
+    from = next;
+    if (next !== "") continue;
+    const tooMany: string[] = [];
+    if (sizes.join() !== [count, count, open].join())
+      tooMany.push(
+        `the indexes of collections have ${sizes.join(", ")} entries, and there are ${count}, ${open} of them open`,
+      );
+    const counted = Object.entries(fieldsOf(kept)).filter(([name, value]) => Number(value) !== (states.get(name) ?? 0));
+    const lost = [...states].filter(([name, value]) => value > 0 && !kept.includes(name));
+    if (counted.length + lost.length > 0)
+      tooMany.push(
+        `the counts of collections by kind and state are wrong: ${[...counted, ...lost].map(([name]) => name).join(", ")}`,
+      );
+    for (let cursor = "0"; cursor !== "";) {
+      const [following, lacking] = (await connection.eval("checkParked", [cursor])) as [string, string[]];
+      missing.push(...lacking);
+      cursor = following;
+    }
+    if (messages !== listed) tooMany.push(`${messages} messages are parked, and ${listed} are listed`);
+    return { missing, tooMany };
+  }
+}
+
 async function checkSizes(connection: Connection, sums: ReadonlyMap<string, number>): Promise<readonly string[]> {
   const found: string[] = [];
   const all = [...sums];
@@ -111,7 +184,12 @@ async function checkSizes(connection: Connection, sums: ReadonlyMap<string, numb
 export async function repair(connection: Connection): Promise<readonly string[]> {
   await connection.eval("repairBegin");
   const { tag } = connection;
-  const names = [...(await namedIndexes(connection)).map((name) => name.slice(1)), ...OF_STORE.map((of) => tag + of)];
+  const names = [
+    ...(await namedIndexes(connection)).flatMap((name) =>
+      name.startsWith("q") ? ofReady(name.slice(1)) : [name.slice(1)],
+    ),
+    ...[...OF_STORE, ...OF_FEATURES, ...OF_COLLECTIONS].map((of) => tag + of),
+  ];
   for (let at = 0; at < names.length; at += NAMES) {
     const piece = names.slice(at, at + NAMES);
     await connection.eval("repairClear", [String(piece.length), ...piece]);
@@ -119,6 +197,9 @@ export async function repair(connection: Connection): Promise<readonly string[]>
   await inPieces(connection, "repairClearPages", "0");
   await inPieces(connection, "repairWorkers", "1");
   await inPieces(connection, "repairFill", "0", changeArgs(RELEASE, ""));
+  await inPieces(connection, "repairCollections", "1");
+  await inPieces(connection, "repairParked", "0");
+  await repairFeatures(connection);
   await connection.eval("repairEnd");
   return integrity(connection);
 }
@@ -128,9 +209,14 @@ const RELEASE = release(
   "its worker has no row, and no recovery would find it",
 );
 
+/** Where the order of its chunks is, and the keys of the kind's batches. */
+function ofReady(rows: string): string[] {
+  return ["rs:", "r:", "bk:"].map((name) => rows.replace(/rs:(?=\d+$)/, name));
+}
+
 async function inPieces(
   connection: Connection,
-  script: "repairClearPages" | "repairWorkers" | "repairFill",
+  script: "repairClearPages" | "repairWorkers" | "repairFill" | "repairCollections" | "repairParked",
   first: string,
   more: readonly string[] = [],
 ): Promise<void> {
@@ -168,7 +254,7 @@ export function redisDoctor(address: RedisAddress): StoreDoctor {
       connected("repairing it", async (connection) => {
         await assertNobodyWorks(connection);
         const findings = await repair(connection);
-        const detail = "all indexes were built again from the records of the jobs";
+        const detail = "all indexes were built again from the records of the jobs, batches, schedules and collections";
         const step = { step: "reindex", ok: findings.length === 0, detail } as const;
         onStep?.(step);
         return { steps: [step], sound: findings.length === 0, findings, salvage: null };

@@ -8,8 +8,8 @@ import { inTime, type Reply, type Wire, type WireAddress } from "./driver.ts";
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
 
-export async function connectByIoredis({ url, options = {} }: WireAddress): Promise<Wire> {
-  const { Redis: Client } = await driver();
+export async function connectByIoredis({ url, by, options = {} }: WireAddress): Promise<Wire> {
+  const { Redis: Client } = await driver(by === "iovalkey");
   const settings = {
     ...options,
     lazyConnect: true,
@@ -77,9 +77,9 @@ export async function connectByIoredis({ url, options = {} }: WireAddress): Prom
 type Driver = { readonly Redis: typeof Redis };
 
 /** Either of them: what they are given, and what is called, is the same. Each is imported inside a `try`, so that bundlers take it for optional. */
-async function driver(): Promise<Driver> {
+async function driver(mustBeIovalkey: boolean): Promise<Driver> {
   try {
-    return await import("ioredis");
+    if (!mustBeIovalkey) return await import("ioredis");
   } catch (thrown) {
     if ((thrown as { code?: unknown }).code !== "ERR_MODULE_NOT_FOUND") throw thrown;
   }

@@ -8,7 +8,7 @@ import type { RedisAddress } from "./address.ts";
 import { Connection, SCHEMA_VERSION, tagOf } from "./connection.ts";
 import { connect } from "./driver.ts";
 import { openingError } from "./errors.ts";
-import { SLOT } from "./lua/records.ts";
+import { SLOT } from "./lua/plain.ts";
 
 const CHECKSUM = createHash("sha256").update(`layout ${SCHEMA_VERSION} ${SLOT}`).digest("hex");
 

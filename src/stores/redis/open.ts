@@ -147,7 +147,7 @@ function inThread(
     // What was sent while no connection listened.
     wakeup.heard();
   };
-  const file = programFile("./maintenance-thread", import.meta.url);
+  const file = programFile("stores/redis/maintenance-thread");
   const hears = { wakeup: () => wakeup.heard(), up, down: () => stand.begin() };
   return stand.until(() => startMaintenanceThread({ clock, events, file, own, shared, ...hears }, options, host));
 }

@@ -5,7 +5,7 @@ import type { Declared, Firing, FiringAnswer, PlannedJob, Schedules } from "../s
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { assertDeclared, draftsArgs } from "./encoding.ts";
-import { enqueuedOf } from "./turn.ts";
+import { enqueuedOf } from "./enqueue.ts";
 
 export function schedules(connection: Connection): Schedules {
   return {
@@ -22,8 +22,16 @@ export function schedules(connection: Connection): Schedules {
     async fire(firings) {
       const reply = await connection.eval("fireSchedules", firingsArgs(firings));
       assertDeclared(reply);
-      return (reply as Reply[]).map((one): FiringAnswer =>
-        Array.isArray(one) ? { is: "fired", enqueued: enqueuedOf(one) } : { is: "stale" },
+      return (reply as Reply[]).map((one, at): FiringAnswer =>
+        Array.isArray(one)
+          ? {
+              is: "fired",
+              enqueued: enqueuedOf(
+                one,
+                firings[at]!.jobs.map(({ draft }) => draft),
+              ),
+            }
+          : { is: "stale" },
       );
     },
     write: async (row) => (await connection.eval("writeSchedule", rowArgs(row))) === 1,

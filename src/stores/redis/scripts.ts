@@ -2,15 +2,20 @@
 // that was started since, or a replica that was promoted, does not have them, because scripts are neither persisted nor replicated. So no call
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
+import { EXPIRE } from "../../job/transitions.ts";
+import { changeArgs } from "./encoding.ts";
 import * as attempts from "./lua/attempts.ts";
 import { ADMISSION } from "./lua/admission.ts";
 import * as batches from "./lua/batches.ts";
 import { BLOCKS } from "./lua/blocks.ts";
+import * as collections from "./lua/collections.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
+import * as features from "./lua/features-integrity.ts";
 import * as integrity from "./lua/integrity.ts";
 import { KEYS } from "./lua/keys.ts";
 import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
+import { ENQUEUE_PLAIN, INSERTS, PLAIN, TURN_PLAIN, TURNS } from "./lua/plain.ts";
 import { BASE, RECORDS, WORKERS } from "./lua/records.ts";
 import * as recovery from "./lua/recovery.ts";
 import * as schedules from "./lua/schedules.ts";
@@ -19,6 +24,9 @@ import * as workers from "./lua/workers.ts";
 
 /** In the body of a script these stand for parts of lua/, in the order in which they need each other. */
 const PARTS = {
+  plain: PLAIN,
+  inserts: INSERTS,
+  turns: TURNS,
   jobs: RECORDS,
   keys: KEYS,
   admission: ADMISSION,
@@ -26,7 +34,7 @@ const PARTS = {
   drafts: DRAFTS,
   waits: WAITS,
   changes: CHANGES,
-  families: FAMILIES,
+  families: `local EXPIRE = [==[${JSON.stringify(changeArgs(EXPIRE, ""))}]==]\n${FAMILIES}`,
   workers: WORKERS,
   leases: LEASES,
   removal: operations.REMOVAL,
@@ -34,6 +42,9 @@ const PARTS = {
   indexes: integrity.INDEXES,
 } as const;
 const ALL = [
+  "plain",
+  "inserts",
+  "turns",
   "jobs",
   "keys",
   "admission",
@@ -46,15 +57,17 @@ const ALL = [
   "leases",
 ] as const;
 const REMOVING = [...ALL, "removal", "staged"] as const;
-const ENQUEUING = ["jobs", "keys", "drafts"] as const;
+const ENQUEUING = ["plain", "inserts", "jobs", "keys", "drafts"] as const;
 const INSERTING = [...ENQUEUING, "staged"] as const;
-const READ = ["jobs", "keys", "workers"] as const;
+const READ = ["plain", "inserts", "jobs", "keys", "workers"] as const;
 
 interface ScriptFacts {
   readonly parts: readonly (keyof typeof PARTS)[];
   /** no-writes: it reads only. allow-oom: it is also carried out when memory is full, because work has to end and be removed then. */
   readonly flags: "no-writes" | "allow-oom" | "";
   readonly body: string;
+  /** It has plain jobs only, and none of the parts that know more. */
+  readonly isPlain?: boolean;
   /** It is also carried out while a repair has not come to its end: nothing else may trust the indexes then. */
   readonly duringRepair?: boolean;
 }
@@ -79,11 +92,22 @@ const repairing = (body: string): ScriptFacts => ({
 const SCRIPTS = {
   declare: adding(attempts.DECLARE),
   enqueue: { ...adding(attempts.ENQUEUE), parts: ENQUEUING },
+  enqueuePlain: { parts: ["plain", "inserts"], flags: "", body: ENQUEUE_PLAIN, isPlain: true },
+  insertPlainStaged: {
+    parts: ["plain", "inserts", "staged"],
+    flags: "allow-oom",
+    body: staged.INSERT_PLAIN_STAGED,
+    isPlain: true,
+  },
   stage: { ...adding(staged.STAGE), parts: ENQUEUING },
   decideStaged: { ...adding(staged.DECIDE_STAGED), parts: ENQUEUING },
+  decideChildren: adding(staged.DECIDE_CHILDREN),
+  insertChildren: { ...writing(staged.INSERT_STAGED), parts: [...ALL, "staged"] },
+  prepareWait: writing(attempts.PREPARE_WAIT),
   insertStaged: { ...writing(staged.INSERT_STAGED), parts: INSERTING },
   forgetStaged: { ...writing(staged.FORGET_STAGED), parts: INSERTING },
   register: adding(workers.REGISTER),
+  turnPlain: { parts: ["plain", "turns", "workers"], flags: "allow-oom", body: TURN_PLAIN, isPlain: true },
   turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
   settle: writing(attempts.SETTLE),
   settleAgain: writing(attempts.SETTLE_AGAIN),
@@ -119,6 +143,8 @@ const SCRIPTS = {
   closeLoss: writing(recovery.CLOSE_LOSS),
   noteJob: writing(recovery.NOTE_JOB),
   lostJobs: reading(recovery.LOST_JOBS),
+  change: { ...writing(operations.CHANGE), parts: REMOVING },
+  audit: reading(reads.AUDIT),
   cancel: writing(operations.CANCEL),
   retry: writing(operations.RETRY),
   signal: adding(operations.SIGNAL),
@@ -142,9 +168,15 @@ const SCRIPTS = {
   repairFill: repairing(integrity.REPAIR_FILL),
   repairWorkers: repairing(integrity.REPAIR_WORKERS),
   repairEnd: repairing(integrity.REPAIR_END),
+  checkBatches: examining(features.CHECK_BATCHES),
+  scheduleNames: examining(features.SCHEDULE_NAMES),
+  scheduleBodies: examining(features.SCHEDULE_BODIES),
+  checkSchedules: examining(features.CHECK_SCHEDULES),
+  repairBatches: repairing(features.REPAIR_BATCHES),
+  repairSchedules: repairing(features.REPAIR_SCHEDULES),
   schedulesDue: reading(schedules.DUE),
-  fireSchedules: { ...adding(schedules.FIRE), parts: ["jobs", "keys", "drafts"] },
-  writeSchedule: { ...adding(schedules.WRITE), parts: ["jobs", "keys", "drafts"] },
+  fireSchedules: { ...adding(schedules.FIRE), parts: ENQUEUING },
+  writeSchedule: { ...adding(schedules.WRITE), parts: ENQUEUING },
   removeSchedule: writing(schedules.REMOVE),
   getSchedule: reading(schedules.GET),
   listSchedules: reading(schedules.LIST),
@@ -169,6 +201,25 @@ const SCRIPTS = {
   outputPage: reading(batches.OUTPUT_PAGE),
   outputFiles: reading(batches.OUTPUT_FILES),
   countRows: reading(batches.COUNT_ROWS),
+  openCollection: { ...adding(collections.OPEN_COLLECTION), parts: ENQUEUING },
+  announce: { ...adding(collections.ANNOUNCE), parts: ENQUEUING },
+  putParts: { ...adding(collections.PUT), parts: ENQUEUING },
+  stepCollection: { ...writing(collections.STEP), parts: ENQUEUING },
+  removeCollection: { ...writing(collections.REMOVE_COLLECTION), parts: ENQUEUING },
+  park: { ...writing(collections.PARK), parts: ENQUEUING },
+  unpark: { ...writing(collections.UNPARK), parts: ENQUEUING },
+  knownParts: reading(collections.KNOWN),
+  getCollections: reading(collections.GET_COLLECTIONS),
+  listCollections: reading(collections.LIST_COLLECTIONS),
+  countCollections: reading(collections.COUNT_COLLECTIONS),
+  parts: reading(collections.PARTS),
+  missing: reading(collections.MISSING),
+  dueCollections: reading(collections.DUE_COLLECTIONS),
+  parked: reading(collections.PARKED),
+  checkCollections: examining(collections.CHECK_COLLECTIONS),
+  checkParked: examining(collections.CHECK_PARKED),
+  repairCollections: repairing(collections.REPAIR_COLLECTIONS),
+  repairParked: repairing(collections.REPAIR_PARKED),
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
@@ -187,10 +238,10 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
   return (name) => {
     const known = made.get(name);
     if (known) return known;
-    const { parts, flags, body, duringRepair = false }: ScriptFacts = SCRIPTS[name];
+    const { parts, flags, body, isPlain = false, duringRepair = false }: ScriptFacts = SCRIPTS[name];
     const shebang = flags === "" ? "#!lua" : `#!lua flags=${flags}`;
     const head = `${shebang}\nlocal RUN, REPAIRS = '${run}', ${duringRepair}\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
-    const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : WRITE_TAIL}`;
+    const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : isPlain ? PLAIN_TAIL : WRITE_TAIL}`;
     const script = { text, sha: createHash("sha1").update(text).digest("hex") };
     made.set(name, script);
     return script;
@@ -199,16 +250,16 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
 
 const READ_TAIL = "return {1, call('HGET', T .. 'meta', 'ops'), int(now), int(EPOCH), main()}";
 /** Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. */
-const WRITE_TAIL = `local answer = main()
-J.flush()
-if B then B.flush() end
-D.count()
+const writeTail = (flush: string): string => `local answer = main()
+${flush}
 local ops
 if wrote then
   ops = call('HINCRBY', T .. 'meta', 'ops', 1)
   call('HSET', T .. 'meta', 'at', int(now))
 else ops = call('HGET', T .. 'meta', 'ops') end
 return {1, ops, int(now), int(EPOCH), answer}`;
+const WRITE_TAIL = writeTail("J.flush()\nif B then B.flush() end");
+const PLAIN_TAIL = writeTail("if Q.flushInputs then Q.flushInputs() end\nR.flush()");
 
 /** Present in the server process in which this run was begun, and in no other. */
 export function runMark(run: string): Script {

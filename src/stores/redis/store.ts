@@ -1,10 +1,13 @@
 // The store port on Redis, assembled: every verb is one script, or reads followed by one script under guard. There is neither `commit` nor
 // `transact`: the user's own writes are not in this server.
 import type { Emitter } from "../../job/events.ts";
+import type { JobState } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
+import { STATE } from "../rows.ts";
 import { batches } from "./batches.ts";
+import { collections } from "./collections.ts";
 import type { Connection } from "./connection.ts";
 import { inOurWords } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
@@ -12,7 +15,8 @@ import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
 import { schedules } from "./schedules.ts";
-import { Enqueuing, turn, write } from "./turn.ts";
+import { Enqueuing } from "./enqueue.ts";
+import { turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
 
@@ -36,8 +40,11 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
         await connection.eval("declare", [
           String(kinds.length),
           ...kinds.flatMap((kind) => {
-            const { name, timeoutMs, maxRuntimeMs, graceMs } = kind;
-            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs)];
+            const { name, timeoutMs, maxRuntimeMs, graceMs, retention } = kind;
+            // By the numbers of states: what the scripts know.
+            const own = Object.entries(retention ?? {}).map(([state, ms]) => [STATE[state as JobState], ms]);
+            const keep = own.length === 0 ? "" : JSON.stringify(Object.fromEntries(own));
+            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs), keep];
           }),
           String(limits.length),
           ...limits.flatMap(({ name, running, intervalMs, burst, strict }) => [
@@ -68,6 +75,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       upkeep: upkeep(connection),
       schedules: schedules(connection),
       batches: batches(connection),
+      collections: collections(connection),
     },
     { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
   );

@@ -1,13 +1,11 @@
 // The worker's loop, and the small writes of its attempts.
-import { isUnknownKind } from "../../job/errors.ts";
-import { type ClaimedJob, type Enqueued, JOB_STATES, type JobDraft } from "../../job/job.ts";
+import type { ClaimedJob } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
 import {
   APPLIED,
   type CorruptJob,
   type FencedWrite,
-  REPEATED,
   type Room,
   type Settlement,
   triedBy,
@@ -16,6 +14,7 @@ import {
 } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
+import { costOf, enqueuedOf, insertChildren, MAX_COST } from "./enqueue.ts";
 import type { Resendable } from "./journal.ts";
 import {
   assertDeclared,
@@ -27,142 +26,45 @@ import {
   fieldsOf,
   inputOwner,
   keptSteps,
+  MAX_AWAITED,
   lastOutcome,
   leaseArgs,
   rowsArgs,
-  splitInto,
   stepOwner,
   unchecked,
+  writeAnswer,
 } from "./encoding.ts";
 
-/**
- * What one script inserts: 250 jobs take 4.5 ms of the server, 1,000 took 19. One with keys costs as much as three. Calls are put together up to
- * this cost, and one that costs more on its own is staged (lua/staged.ts).
- */
-const MAX_COST = 250;
-const costOf = (drafts: readonly JobDraft[]): number =>
-  drafts.reduce((cost, { keys = [] }) => cost + (keys.length > 0 ? KEYED_COST : 1), 0);
-const KEYED_COST = 3;
-
-interface WaitingCall {
-  readonly drafts: readonly JobDraft[];
-  readonly cost: number;
-  readonly resolve: (enqueued: readonly Enqueued[]) => void;
-  readonly reject: (thrown: unknown) => void;
-}
-
-/** Enqueues that come while another one is under way become one script: each call is still carried out whole or not at all. */
-export class Enqueuing {
-  readonly #connection: Connection;
-  #waiting: WaitingCall[] = [];
-  #underWay = false;
-
-  constructor(connection: Connection) {
-    this.#connection = connection;
+/** Attempts that just succeed come first, in a short form (lua/attempts.ts). `order` has the places of all as they are sent. */
+function settlementsArgs(settlements: readonly Settlement[]): {
+  readonly args: string[];
+  readonly order: number[];
+  readonly plainCount: number;
+} {
+  const [plain, others]: [number[], number[]] = [[], []];
+  const first = settlements.find(isPlainSuccess)?.lease;
+  for (const [place, settlement] of settlements.entries()) {
+    const { lease } = settlement;
+    const isPlain = isPlainSuccess(settlement) && lease.worker === first!.worker && lease.epoch === first!.epoch;
+    (isPlain ? plain : others).push(place);
   }
-
-  enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-    return new Promise((resolve, reject) => {
-      this.#waiting.push({ drafts, cost: costOf(drafts), resolve, reject });
-      if (!this.#underWay) void this.#run();
-    });
+  const args = [first?.worker ?? "", String(first?.epoch ?? 0), String(plain.length)];
+  for (const place of plain) {
+    const { lease, change } = settlements[place]!;
+    const result = change.result === null ? "" : checked(change.result, lease.jobId);
+    args.push(String(lease.row), String(lease.fence), lease.jobId, result);
   }
-
-  async #run(): Promise<void> {
-    this.#underWay = true;
-    // What is asked for in the same turn of the event loop goes along.
-    await Promise.resolve();
-    while (this.#waiting.length > 0) await this.#together(this.#next());
-    this.#underWay = false;
-  }
-
-  #next(): readonly WaitingCall[] {
-    let sum = 0;
-    let calls = 0;
-    for (const { cost } of this.#waiting) {
-      if (calls > 0 && sum + cost > MAX_COST) break;
-      sum += cost;
-      calls++;
-    }
-    return this.#waiting.splice(0, calls);
-  }
-
-  async #together(calls: readonly WaitingCall[]): Promise<void> {
-    try {
-      const [first] = calls;
-      const drafts = calls.flatMap((call) => call.drafts);
-      const insertAll = calls.length === 1 && first!.cost > MAX_COST ? insertStaged : insert;
-      const enqueued = [...(await insertAll(this.#connection, drafts))];
-      for (const call of calls) call.resolve(enqueued.splice(0, call.drafts.length));
-    } catch (thrown) {
-      // Nothing was written. A kind that only one of them names must not fail the others.
-      if (calls.length > 1 && isUnknownKind(thrown)) for (const call of calls) await this.#together([call]);
-      else for (const { reject } of calls) reject(thrown);
-    }
-  }
-}
-
-async function insert(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const args = draftsArgs(drafts);
-  const reply = await connection.eval("enqueue", args, [{ script: "enqueue", args }]);
-  assertDeclared(reply);
-  return enqueuedOf(reply);
-}
-
-/** Killed before it is decided, nothing of it is enqueued; afterwards all of it is. */
-async function insertStaged(connection: Connection, drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
-  const token = connection.newToken();
-  try {
-    for (let from = 0; from < drafts.length; from += MAX_COST) {
-      const piece = drafts.slice(from, from + MAX_COST);
-      assertDeclared(await connection.eval("stage", [token, ...draftsArgs(piece)]));
-    }
-  } catch (thrown) {
-    // Otherwise the retention does it.
-    await connection.eval("forgetStaged", [token]).catch(() => {});
-    throw thrown;
-  }
-  if ((await connection.eval("decideStaged", [token, String(drafts.length)])) === 0) throw stagedGone();
-  const perPiece = String(Math.ceil(MAX_COST / (costOf(drafts) / drafts.length)));
-  const became: string[] = [];
-  while (became.length < drafts.length) {
-    const args = [token, String(became.length), perPiece];
-    const more = (await connection.eval("insertStaged", args)) as string[];
-    if (more.length === 0) throw stagedGone();
-    became.push(...more);
-  }
-  // The last operation of the call: if any of it is lost, this one is.
-  const again: Resendable[] = [];
-  for (let from = 0; from < drafts.length; from += MAX_COST)
-    again.push({ script: "enqueue", args: draftsArgs(drafts.slice(from, from + MAX_COST)) });
-  await connection.eval("forgetStaged", [token], again);
-  return enqueuedOf(
-    became.map((text): Reply => {
-      const [id, created, how] = splitInto(text, 3);
-      return [id!, Number(created), how!];
-    }),
-  );
-}
-
-function stagedGone(): Error {
-  return new Error("what was staged is gone: the store was replaced, or went back to an earlier state");
-}
-
-export function enqueuedOf(reply: Reply): Enqueued[] {
-  return (reply as [string, number, string][]).map(([id, created, became]) => ({
-    id,
-    created: created === 1,
-    ...(became !== "" && { became: became as "replaced" | "rerun" }),
-  }));
-}
-
-export function settlementsArgs(settlements: readonly Settlement[]): string[] {
-  const args = [String(settlements.length)];
-  for (const { lease, change } of settlements) {
+  args.push(String(others.length));
+  for (const place of others) {
+    const { lease, change } = settlements[place]!;
     assertWritable(change, lease.jobId);
     args.push(...leaseArgs(lease), ...changeArgs(change, lease.jobId));
   }
-  return args;
+  return { args, order: [...plain, ...others], plainCount: plain.length };
+}
+
+function isPlainSuccess({ change: { name, rows, follow = [] } }: Settlement): boolean {
+  return name === "succeed" && rows === undefined && follow.length === 0;
 }
 
 /** What one script settles and claims, so that it holds the server for a few milliseconds only. A turn of more is several scripts, each whole or nothing. */
@@ -174,6 +76,7 @@ export async function turn(
   settlements: readonly Settlement[],
   room: Room,
 ): Promise<TurnAnswer> {
+  await prepareWaits(connection, settlements);
   const first = settlements.slice(0, MAX_IN_SCRIPT);
   if (first.length < settlements.length) {
     const { settled, woken = 0 } = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
@@ -197,6 +100,19 @@ export async function turn(
     ...(corrupt.length > 0 && { corrupt }),
     woken: (answer.woken ?? 0) + (more.woken ?? 0),
   };
+}
+
+/** Waits for more jobs than one script takes. Killed in between, the attempt has not ended, and the next one begins its wait from the start. */
+async function prepareWaits(connection: Connection, settlements: readonly Settlement[]): Promise<void> {
+  for (const { lease, change } of settlements) {
+    const until = change.wait?.until ?? null;
+    if (until === null || !("jobs" in until) || until.jobs.length <= MAX_AWAITED) continue;
+    for (let from = 0; from < until.jobs.length; from += MAX_AWAITED) {
+      const piece = until.jobs.slice(from, from + MAX_AWAITED);
+      const args = [...leaseArgs(lease), from === 0 ? "1" : "", String(piece.length), ...piece];
+      await connection.eval("prepareWait", args);
+    }
+  }
 }
 
 /** What is left of a room after these were taken. */
@@ -227,7 +143,7 @@ async function turnOnce(
 ): Promise<TurnAnswer> {
   const { total, kinds, suspects = NO_SUSPECTS } = room;
   const { count, together, oldestFirst } = suspects;
-  const ends = settlementsArgs(settlements);
+  const { args: ends, order, plainCount } = settlementsArgs(settlements);
   const args = [
     worker,
     ...ends,
@@ -239,11 +155,16 @@ async function turnOnce(
     ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
   ];
   const again = settlements.length === 0 ? [] : [{ script: "settleAgain", args: ends } as const];
-  const reply = await connection.eval("turn", args, again);
+  const isPlain = count === 0 && settlements.length === plainCount;
+  const reply =
+    (isPlain && (await plainTurn(connection, worker, ends, room, again))) ||
+    (await connection.eval("turn", args, again));
   assertDeclared(reply);
-  const [settled, claims, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
-    Reply[],
-    ClaimReply[],
+  const [refused, named, flat, extras, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
+    [number, Reply][],
+    [string, string][],
+    string[],
+    Extra[],
     number,
     string,
     string[],
@@ -253,14 +174,25 @@ async function turnOnce(
   ];
   const claimed: ClaimedJob[] = [];
   const broken: { readonly job: ClaimedJob; readonly what: readonly string[] }[] = [];
-  for (const one of claims) {
-    const { job, what } = claimedJob(one, worker, Number(epoch));
+  const kindsNamed = named.map(([kind, timeout]): NamedKind => ({
+    kind,
+    deadlineInMs: timeout === "" ? null : Number(timeout),
+  }));
+  let nextExtra = 0;
+  for (let at = 0; at < flat.length; at += CLAIM_PARTS) {
+    const extra = extras[nextExtra]?.[0] === at / CLAIM_PARTS ? extras[nextExtra++]! : null;
+    const { job, what } = claimedJob(flat, at, kindsNamed, extra, worker, Number(epoch));
     if (what.length === 0) claimed.push(job);
     else broken.push({ job, what });
   }
+  const settled: WriteAnswer[] = settlements.map(() => APPLIED);
+  for (const [place, answer] of refused) {
+    const { lease, change } = settlements[order[place - 1]!]!;
+    settled[order[place - 1]!] = writeAnswer(answer, lease, change.name);
+  }
   const corrupt = broken.length === 0 ? [] : await quarantined(connection, broken);
   return {
-    settled: settlements.map(({ lease, change }, at) => writeAnswer(settled[at]!, lease, change.name)),
+    settled,
     claimed,
     ...(corrupt.length > 0 && { corrupt }),
     live: live === 1,
@@ -271,40 +203,74 @@ async function turnOnce(
   };
 }
 
-type Extra = readonly [d: string[], steps: string[], wait: "" | [string, string], bound: string];
-type ClaimReply = readonly [
-  row: string,
-  id: string,
-  kind: string,
-  fence: string,
-  input: string,
-  timeout: string,
-  extra: "" | Extra,
-];
+/**
+ * The turn in which everything is plain (lua/plain.ts); null: something is not, and nothing was written. A worker that finds that again and again asks less
+ * often, up to one turn of 17.
+ */
+async function plainTurn(
+  connection: Connection,
+  worker: string,
+  ends: readonly string[],
+  { total, kinds }: Room,
+  again: readonly Resendable[],
+): Promise<Reply | null> {
+  const state = PLAIN_TURNS.get(connection) ?? { pause: 0, left: 0 };
+  PLAIN_TURNS.set(connection, state);
+  if (state.left > 0) {
+    state.left--;
+    return null;
+  }
+  const rooms = kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]);
+  // Without the last argument: how many other ends there are.
+  const args = [worker, ...ends.slice(0, -1), String(total), String(kinds.length), ...rooms];
+  const reply = await connection.eval("turnPlain", args, again);
+  const isPlain = (reply as Reply[])[0] !== "!full";
+  state.pause = isPlain ? 0 : Math.min(16, state.pause * 2 + 1);
+  state.left = state.pause;
+  return isPlain ? reply : null;
+}
+
+const PLAIN_TURNS = new WeakMap<Connection, { pause: number; left: number }>();
+
+/** Of a job that has more than its record: its place among those that were claimed, and what else there is. */
+type Extra = readonly [place: number, d: string[], steps: string[], wait: "" | [string, string], bound: string];
+/** Row, id, place of the kind, fence and input of each. */
+const CLAIM_PARTS = 5;
+
+interface NamedKind {
+  readonly kind: string;
+  readonly deadlineInMs: number | null;
+}
 
 const NO_COUNTERS = countersOf({});
+const INTACT: readonly string[] = [];
 
 function claimedJob(
-  [row, jobId, kind, fence, stored, timeout, extra]: ClaimReply,
+  flat: readonly string[],
+  at: number,
+  named: readonly NamedKind[],
+  extra: Extra | null,
   worker: string,
   epoch: number,
 ): { readonly job: ClaimedJob; readonly what: readonly string[] } {
-  const input = unchecked(stored, inputOwner(kind));
-  const lease: Lease = { kind, jobId, row: Number(row), worker, epoch, fence: Number(fence) };
+  const { kind, deadlineInMs } = named[Number(flat[at + 2]) - 1]!;
+  const jobId = flat[at + 1]!;
+  const input = unchecked(flat[at + 4]!, inputOwner(kind));
+  const lease: Lease = { kind, jobId, row: Number(flat[at]), worker, epoch, fence: Number(flat[at + 3]) };
   const plain = {
     lease,
     kind,
     input: input.text ?? "null",
     counters: NO_COUNTERS,
-    deadlineInMs: timeout === "" ? null : Number(timeout),
+    deadlineInMs,
     together: null,
     lastOutcome: null,
     steps: [],
   };
-  const damage = input.intact ? [] : ["input"];
-  if (extra === "") return { job: plain, what: damage };
-  const [flat, kept, wait, bound] = extra;
-  const d = fieldsOf(flat);
+  const damage = input.intact ? INTACT : ["input"];
+  if (extra === null) return { job: plain, what: damage };
+  const [, fields, kept, wait, bound] = extra;
+  const d = fieldsOf(fields);
   const steps = keptSteps(jobId, kept);
   const job = {
     ...plain,
@@ -330,28 +296,33 @@ async function quarantined(
     const change = quarantine({ id: lease.jobId, state: "running", counters }, what);
     return { lease, kind, change };
   });
-  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt)));
+  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt).args));
   return corrupt;
 }
 
-function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAnswer {
-  const [is, state, worker, epoch, fence] = reply as [string, string, string, string, string];
-  if (is === "applied") return APPLIED;
-  if (is === "repeated") return REPEATED;
-  return {
-    is: "stale",
-    stale: {
-      lease,
-      tried,
-      state: state === "" ? "missing" : JOB_STATES[Number(state)]!,
-      worker: worker || null,
-      epoch: Number(epoch),
-      fence: Number(fence),
-    },
-  };
+/** In the order in which they came, as many in one script as it may take. */
+export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+  const answers: WriteAnswer[] = [];
+  for (let from = 0; from < writes.length;) {
+    const { lease, write: first } = writes[from]!;
+    if (first.type === "enqueue" && costOf(first.drafts) > MAX_COST) {
+      answers.push(await insertChildren(connection, lease, first.drafts, triedBy(first)));
+      from++;
+      continue;
+    }
+    let upTo = from;
+    for (let cost = 0; upTo < writes.length; upTo++) {
+      const { write: one } = writes[upTo]!;
+      cost += one.type === "enqueue" ? 1 + costOf(one.drafts) : 1;
+      if (cost > MAX_COST && upTo > from) break;
+    }
+    answers.push(...(await writeTogether(connection, writes.slice(from, upTo))));
+    from = upTo;
+  }
+  return answers;
 }
 
-export async function write(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+async function writeTogether(connection: Connection, writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
   const args = [String(writes.length)];
   for (const { lease, write: one } of writes) {
     args.push(...leaseArgs(lease), one.type, triedBy(one));
@@ -369,7 +340,8 @@ export async function write(connection: Connection, writes: readonly FencedWrite
   assertDeclared(reply);
   return (reply as unknown as Reply[][]).map((one, at) => {
     const { lease, write: tried } = writes[at]!;
-    if (one[1] === "enqueued") return { is: "applied", enqueued: enqueuedOf(one[2]!) };
+    if (one[1] === "enqueued" && tried.type === "enqueue")
+      return { is: "applied", enqueued: enqueuedOf(one[2]!, tried.drafts) };
     if (one[1] === "signal")
       return { is: "applied", signal: signalOf(one as [string, string, number, string?], lease, tried) };
     return writeAnswer(one, lease, triedBy(tried));

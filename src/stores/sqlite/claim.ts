@@ -257,6 +257,14 @@ function noteResumed(db: Database, seq: number, incident: string, now: number): 
   db.sql("UPDATE outlive_jobs SET incident = NULL WHERE seq = ?").run(seq);
 }
 
+const NEXT_EXPIRY = "SELECT expires_at FROM outlive_extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1";
+
+/** In how many ms the next job expires, unless it has begun; null: none does. */
+export function untilExpiry(db: Database, now: number): number | null {
+  const first = db.sql(NEXT_EXPIRY).get() as { expires_at: number } | undefined;
+  return first ? Math.max(0, first.expires_at - now) : null;
+}
+
 /** Makes due jobs ready. Returns in how many ms the next one is due; null: none waits. */
 export function promoteDue(db: Database, now: number): number | null {
   let first = db.sql(NEXT_DUE).get() as { run_at: number } | undefined;

@@ -6,6 +6,7 @@ import {
   type CollectionDraft,
   type CollectionRow,
   type CollectionState,
+  decideAnnounce,
   decodeTransitions,
   dueAt,
   isFull,
@@ -19,24 +20,21 @@ import {
   type PutAnswer,
   type SeriesRow,
 } from "../../job/collections.ts";
-import type {
-  AnnounceAnswer,
-  CollectionCount,
-  CollectionFilter,
-  Collections,
-  CollectionStep,
-  OpenedCollection,
-  ParkedFilter,
+import {
+  type AnnounceAnswer,
+  type CollectionCount,
+  type CollectionFilter,
+  type Collections,
+  type CollectionStep,
+  listedRanges,
+  type OpenedCollection,
+  type ParkedFilter,
+  STATE_CODE,
 } from "../collections.ts";
 import { checksumOf, isIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import type { FileAccess } from "./writer.ts";
-
-/** The state of a collection as it is stored. */
-const AS = Object.fromEntries(COLLECTION_STATES.map((state, code) => [state, code])) as Readonly<
-  Record<CollectionState, number>
->;
 
 export function collections({ db, now, write, read }: FileAccess, kinds: Kinds): Collections {
   return {
@@ -106,7 +104,7 @@ function open(db: Database, kinds: Kinds, draft: CollectionDraft, now: number): 
     .run(
       id,
       kinds.idOf(kind)!,
-      AS[state],
+      STATE_CODE[state],
       isFull(series.map((one) => ({ ...one, have: 0, bytes: 0 }))) ? 1 : 0,
       now,
       due,
@@ -136,29 +134,20 @@ function open(db: Database, kinds: Kinds, draft: CollectionDraft, now: number): 
 function announce(db: Database, id: string, expected: Readonly<Record<string, number>>, now: number): AnnounceAnswer {
   const collection = find(db, id);
   if (collection === undefined) return { is: "unknown", series: null };
-  const series = seriesOf(db, collection.seq);
-  const news: { readonly place: number; readonly count: number }[] = [];
-  for (const [name, count] of Object.entries(expected)) {
-    const one = series.find((row) => row.name === name);
-    if (one === undefined) return { is: "unknown", series: name };
-    if (one.expected === count) continue;
-    if (one.expected !== null)
-      return { is: "contradicts", series: name, why: `it was announced with ${one.expected} parts before` };
-    const { highest } = db
-      .sql("SELECT max(ordinal) AS highest FROM outlive_parts WHERE collection = ? AND series = ?")
-      .get(collection.seq, one.place) as { highest: number | null };
-    if (highest !== null && highest > count)
-      return { is: "contradicts", series: name, why: `its part ${highest} is there` };
-    news.push({ place: one.place, count });
-  }
-  if (news.length === 0) return { is: "announced" };
   const state = COLLECTION_STATES[collection.state]!;
-  if (!isOpen(state)) return { is: "closed", state };
-  for (const { place, count } of news)
+  const decided = decideAnnounce(state, seriesOf(db, collection.seq), expected, ({ place }) => {
+    const found = db
+      .sql("SELECT max(ordinal) AS highest FROM outlive_parts WHERE collection = ? AND series = ?")
+      .get(collection.seq, place) as { highest: number | null };
+    return found.highest;
+  });
+  if ("is" in decided) return decided;
+  if (decided.news.length === 0) return { is: "announced" };
+  for (const { series, count } of decided.news)
     db.sql("UPDATE outlive_series SET expected = ? WHERE collection = ? AND place = ?").run(
       count,
       collection.seq,
-      place,
+      series.place,
     );
   touch(db, collection, now);
   return { is: "announced" };
@@ -170,11 +159,11 @@ function touch(db: Database, { seq, state, created_at, idle_ms, total_ms }: Plai
   db.sql("UPDATE outlive_collections SET active_at = ?, due_at = ?, state = ?, touched = ? WHERE seq = ?").run(
     now,
     due,
-    AS.collecting,
+    STATE_CODE.collecting,
     isFull(seriesOf(db, seq)) ? 1 : 0,
     seq,
   );
-  if (state === AS.requested) noteTransition(db, seq, "collecting", now);
+  if (state === STATE_CODE.requested) noteTransition(db, seq, "collecting", now);
 }
 
 function noteTransition(db: Database, seq: number, state: CollectionState, now: number): void {
@@ -287,7 +276,7 @@ function list(db: Database, { kind, state }: CollectionFilter, limit: number, af
       `${SELECT} WHERE (?1 IS NULL OR k.name = ?1) AND (?2 IS NULL OR c.state = ?2)
          AND (?3 IS NULL OR c.seq < (SELECT seq FROM outlive_collections WHERE id = ?3)) ORDER BY c.seq DESC LIMIT ?4 + 0`,
     )
-    .all(kind ?? null, state === undefined ? null : AS[state], after, limit) as unknown as CollectionColumns[];
+    .all(kind ?? null, state === undefined ? null : STATE_CODE[state], after, limit) as unknown as CollectionColumns[];
   return rows.map((row) => collectionRow(db, row));
 }
 
@@ -342,10 +331,7 @@ function missing(db: Database, id: string, series: string, limit: number): Missi
     first: number;
     last: number;
   }[];
-  return {
-    ranges: rows.slice(0, limit).map(({ first, last }) => [first, last] as const),
-    cut: rows.length > limit,
-  };
+  return listedRanges(rows, limit);
 }
 
 // ---- the end
@@ -371,7 +357,7 @@ function takeStep(
   const due = dueAt({ activeAt: active_at, createdAt: created_at, idleMs: idle_ms, totalMs: total_ms });
   if (ifDue && due > now) return false;
   db.sql("UPDATE outlive_collections SET state = ?, touched = 0, due_at = ? WHERE seq = ?").run(
-    AS[to],
+    STATE_CODE[to],
     isOpen(to) ? due : null,
     seq,
   );

@@ -44,7 +44,8 @@ export function insertJobs(
     const { id, priority, dedupeKey, input, keys, dedupe } = draft;
     const lane = isDelayed ? LANE.delayed : keys === undefined ? LANE.open : LANE.held;
     const sum = checksumOf(input, id);
-    const extras = parent !== null || keys !== undefined || dedupe?.debounce !== undefined;
+    const expires = draft.expiresMs !== undefined;
+    const extras = parent !== null || keys !== undefined || dedupe?.debounce !== undefined || expires;
     const plain = runAt === null && priority === 0 && dedupeKey === null && !extras && !blocks;
     const { changes, lastInsertRowid } = plain
       ? insertPlain.run(kind, epoch, now, id, input, sum)
@@ -54,6 +55,7 @@ export function insertJobs(
       const job = { job: Number(lastInsertRowid), kind };
       const door = insertExtras(db, (limits ??= new Limits(db)), job, draft, parent, !isDelayed, now);
       if (door !== null) woken.push(door);
+      if (expires) keepExpiry(db, job.job, expiryOf(draft, runAt, now));
     }
     if (draft.trace !== undefined) db.sql(KEEP_TRACE).run(lastInsertRowid, draft.trace);
     added.set(kind, (added.get(kind) ?? 0) + 1);
@@ -99,6 +101,15 @@ function runAtOf({ dedupe, runAt, delayMs }: JobDraft, now: number, latestAt: nu
   return runAt ?? (delayMs > 0 ? now + delayMs : null);
 }
 
+/** When it expires, in ms of the store's clock; null: never. */
+function expiryOf({ expiresMs }: JobDraft, runAt: number | null, now: number): number | null {
+  return expiresMs === undefined ? null : Math.max(now, runAt ?? now) + expiresMs;
+}
+
+function keepExpiry(db: Database, job: number, expiresAt: number | null): void {
+  db.sql("UPDATE outlive_extras SET expires_at = ? WHERE job = ?").run(expiresAt, job);
+}
+
 /** The id or the dedupe key is known already: what becomes of the job that has it. */
 function present(db: Database, kind: number, draft: JobDraft, now: number): Enqueued {
   if (db.sql("SELECT 1 FROM outlive_jobs WHERE id = ?").get(draft.id)) return { id: draft.id, created: false };
@@ -141,6 +152,8 @@ function replace(db: Database, { seq, id }: Pick<Holder, "seq" | "id">, draft: J
     "UPDATE outlive_jobs SET input = ?, input_sum = ?, priority = ?, lane = ?, run_at = ifnull(?, run_at) WHERE seq = ?",
   ).run(input, checksumOf(input, id), priority, isReady ? LANE.open : LANE.delayed, runAt, seq);
   if (latestAt !== null) keepLatest(db, seq, latestAt);
+  if (draft.expiresMs !== undefined) withExtras(db, seq);
+  keepExpiry(db, seq, expiryOf(draft, runAt, now));
   if (keys === undefined) return relocate(db, [seq], now);
   db.sql("UPDATE outlive_jobs SET extras = 1, lane = ? WHERE seq = ?").run(isReady ? LANE.held : LANE.delayed, seq);
   const door = arrive(db, new Limits(db), { job: seq, kind: before.kind }, { ...draft, keys }, isReady);
@@ -172,8 +185,12 @@ function markRerun(db: Database, { seq }: Pick<Holder, "seq">, draft: JobDraft, 
     `INSERT INTO outlive_reruns (job, draft, at, latest_at) VALUES (?1, ?2, ?3, ?4)
      ON CONFLICT DO UPDATE SET draft = ?2, at = ?3, latest_at = ?4`,
   ).run(seq, JSON.stringify(next), now, latestAt);
-  db.sql("INSERT INTO outlive_extras (job) VALUES (?) ON CONFLICT DO NOTHING").run(seq);
-  db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(seq);
+  withExtras(db, seq);
+}
+
+function withExtras(db: Database, job: number): void {
+  db.sql("INSERT INTO outlive_extras (job) VALUES (?) ON CONFLICT DO NOTHING").run(job);
+  db.sql("UPDATE outlive_jobs SET extras = 1 WHERE seq = ?").run(job);
 }
 
 /**
@@ -247,10 +264,12 @@ export class Kinds {
         fair ? 1 : 0,
       );
     }
-    for (const { name, keyed = [] } of kinds)
+    for (const { name, keyed = [], retention } of kinds)
       this.#db
-        .sql("UPDATE outlive_kinds SET keyed = ?2 WHERE name = ?1 AND keyed <> ?2")
-        .run(name, keyed.length > 0 ? 1 : 0);
+        .sql(
+          "UPDATE outlive_kinds SET keyed = ?2, retention = ?3 WHERE name = ?1 AND (keyed <> ?2 OR retention IS NOT ?3)",
+        )
+        .run(name, keyed.length > 0 ? 1 : 0, retention === undefined ? null : JSON.stringify(retention));
   }
 
   /** The number of a declared kind; undefined: no program has declared it yet. */
@@ -266,14 +285,27 @@ export class Kinds {
     return kindSettings(this.#db.sql("SELECT * FROM outlive_kinds WHERE id = ?").get(id) as unknown as KindColumns);
   }
 
-  /** The kinds that are paused, and those whose jobs may wait at a gate: what was fair once may still have some there. */
-  marks(): Marks {
+  /**
+   * The kinds that are paused, and those whose jobs may wait at a gate: what was fair once may still have some there. A pause whose end has come is removed:
+   * workers of earlier versions know no end.
+   */
+  marks(now: number): Marks {
     const rows = this.#db
-      .sql("SELECT id, paused, fair FROM outlive_kinds WHERE paused = 1 OR fair = 1")
-      .all() as unknown as { id: number; paused: number; fair: number }[];
+      .sql("SELECT id, paused, paused_until, fair FROM outlive_kinds WHERE paused = 1 OR fair = 1")
+      .all() as unknown as { id: number; paused: number; paused_until: number | null; fair: number }[];
     if (rows.length === 0) return UNMARKED;
     const ids = (is: (row: (typeof rows)[0]) => boolean): Set<number> => new Set(rows.filter(is).map(({ id }) => id));
-    return { paused: ids(({ paused }) => paused === 1), fair: ids(({ fair }) => fair === 1) };
+    const hasEnded = ({ paused, paused_until: until }: (typeof rows)[0]): boolean =>
+      paused === 1 && until !== null && until <= now;
+    for (const row of rows)
+      if (hasEnded(row)) this.#db.sql(`UPDATE outlive_kinds SET ${NOT_PAUSED} WHERE id = ?`).run(row.id);
+    const paused = rows.filter((row) => row.paused === 1 && !hasEnded(row));
+    const ends = paused.flatMap(({ paused_until: until }) => (until === null ? [] : [until - now]));
+    return {
+      paused: new Set(paused.map(({ id }) => id)),
+      fair: ids(({ fair }) => fair === 1),
+      resumesInMs: ends.length === 0 ? null : Math.min(...ends),
+    };
   }
 
   /** Keeps the number of rows in step. Inside the transaction that adds or removes them. */
@@ -286,9 +318,13 @@ export class Kinds {
 export interface Marks {
   readonly paused: ReadonlySet<number>;
   readonly fair: ReadonlySet<number>;
+  /** When the first of the pauses ends; null: none has an end. */
+  readonly resumesInMs: number | null;
 }
 
-const UNMARKED: Marks = { paused: new Set(), fair: new Set() };
+const UNMARKED: Marks = { paused: new Set(), fair: new Set(), resumesInMs: null };
+
+export const NOT_PAUSED = "paused = 0, paused_at = NULL, paused_until = NULL, paused_by = NULL, paused_reason = NULL";
 
 // What the store keeps about itself in `outlive_meta`: which store it is, and what the latest noteworthy open found.
 

@@ -9,14 +9,17 @@ import {
   JOB_COLUMNS,
   type JobColumns,
   jobInfo,
+  kindPaused,
   LANE,
   OUTCOME,
+  type PauseColumns,
   rowOfCursor,
   STATE,
   storedValue,
 } from "../rows.ts";
 import { type CheckedJob, inputIsIntact, resultIsIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
+import { readAudit } from "./audit.ts";
 import { walBytes } from "./doctor/index.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { AT_DOOR, keyStates } from "./keys.ts";
@@ -36,6 +39,7 @@ export function inspecting({ db, now, read }: FileAccess, writer: Writer): Inspe
       ),
     ahead: (id) => read(() => countAhead(db, id)),
     keys: (query) => read(() => keyStates(db, query, now())),
+    audit: (query) => read(() => readAudit(db, query)),
     suspects: () => read(() => heldSuspects(db)),
     writer: () => read(() => blocker(db)),
     incidents: (limit, after) => read(() => listIncidents(db, limit, after)),
@@ -57,7 +61,8 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras = 1 THEN (SELECT e.keys FROM outlive_extras e WHERE e.job = j.seq) END AS keys,
   CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door,
-  CASE WHEN j.extras = 1 THEN (SELECT e.latest_at FROM outlive_extras e WHERE e.job = j.seq) END AS latest_at`;
+  CASE WHEN j.extras = 1 THEN (SELECT e.latest_at FROM outlive_extras e WHERE e.job = j.seq) END AS latest_at,
+  CASE WHEN j.extras = 1 AND j.state = 0 AND j.fence = 0 THEN (SELECT e.expires_at FROM outlive_extras e WHERE e.job = j.seq) END AS expires_at`;
 
 function getJob(db: Database, id: string): JobDetails | null {
   const [row] = readable<JobColumns & CheckedJob & { readonly progress: unknown }>(
@@ -274,12 +279,11 @@ function countJobs(db: Database, now: number): KindCounts[] {
 
 /** Every number comes from an index that holds only such rows, or from the table of kinds. */
 function countNow(db: Database, now: number): KindCounts[] {
-  const kinds = db.sql("SELECT id, name, paused, jobs FROM outlive_kinds ORDER BY name").all() as unknown as {
-    id: number;
-    name: string;
-    paused: number;
-    jobs: number;
-  }[];
+  const kinds = db
+    .sql(
+      "SELECT id, name, paused, paused_at, paused_until, paused_by, paused_reason, jobs FROM outlive_kinds ORDER BY name",
+    )
+    .all() as unknown as (PauseColumns & { id: number; name: string; jobs: number })[];
   const count = (sql: string): Map<number, number> => {
     const rows = db.sql(sql).all() as { kind: number; n: number }[];
     return new Map(rows.map(({ kind, n }) => [kind, n]));
@@ -296,7 +300,7 @@ function countNow(db: Database, now: number): KindCounts[] {
   const dead = ended("dead");
   const cancelled = ended("cancelled");
   const quarantined = ended("quarantined");
-  return kinds.map(({ id, name, paused, jobs }) => {
+  return kinds.map(({ id, name, jobs, ...pause }) => {
     const unfinished = {
       ready: (ready.get(id)?.n ?? 0) + (suspect.get(id) ?? 0),
       delayed: delayed.get(id) ?? 0,
@@ -311,7 +315,7 @@ function countNow(db: Database, now: number): KindCounts[] {
     const others = [...Object.values(unfinished), ...Object.values(failed)].reduce((sum, n) => sum + n, 0);
     return {
       kind: name,
-      paused: paused === 1,
+      ...kindPaused(pause, now),
       ...unfinished,
       oldestReadyMs: ready.has(id) ? Math.max(0, now - ready.get(id)!.since) : null,
       succeeded: Math.max(0, jobs - others),

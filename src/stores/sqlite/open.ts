@@ -99,7 +99,7 @@ export async function openSqlite(
         const ownLock = `${maintenanceOptions.worker}.lock`;
         const own: SqliteMaintenance = { database: options, ownLock };
         const stand = new InterimHeartbeat({ clock, store }, maintenanceOptions, host);
-        const file = programFile("./maintenance-thread", import.meta.url);
+        const file = programFile("stores/sqlite/maintenance-thread");
         const hears = { up: () => stand.end(), down: () => stand.begin() };
         return stand.until(() =>
           startMaintenanceThread({ clock, events, file, own, ...hears }, maintenanceOptions, host),
@@ -243,7 +243,6 @@ export async function openSqliteClient(deps: ClientDeps, options: DatabaseOption
       if (!lacksTables(thrown)) throw thrown;
     }
   }
-  const { createSqlite } = await import("./open.ts");
   await createSqlite(deps, options);
   return whenFree(deps.clock, deps.random, openNow);
 }

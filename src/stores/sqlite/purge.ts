@@ -1,9 +1,11 @@
 // Retention. Candidates are found by reads; only what goes is written, for a moment at a time: this is synchronous, and others wait
 // for the write lock. The job with the highest number stays, so that a number is never given twice and an old lease can't name a
-// new job.
+// new job. Or it is removed by hand.
 import { toStoredError } from "../../job/errors.ts";
 import type { PurgeAnswer, PurgeRequest } from "../port.ts";
-import { STATE } from "../rows.ts";
+import { retentionMs, shortestRetention, STATE } from "../rows.ts";
+import { hasOldAudit, purgeAudit } from "./audit.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
@@ -51,7 +53,10 @@ export class Purging {
 
   /** Jobs are numbered in the order in which they came, so the walk ends at the first that is too young to have finished long ago. */
   candidates(request: PurgeRequest, now: number): PurgeCandidates {
-    const before = now - request.finishedOlderThanMs;
+    const retention = this.#retention();
+    const keptMs = ({ kind, state }: Candidate): number =>
+      retentionMs(retention.get(kind) ?? null, state, request.finishedOlderThanMs);
+    const youngest = now - shortestRetention([...retention.values()], request.finishedOlderThanMs);
     const rows = this.#db
       .sql(
         "SELECT seq, state, kind, created_at, finished_at, extras FROM outlive_jobs WHERE seq > ? AND seq < (SELECT max(seq) FROM outlive_jobs) ORDER BY seq LIMIT ?",
@@ -60,23 +65,33 @@ export class Purging {
       created_at: number;
     })[];
     const jobs = rows.filter(
-      (row) => row.state >= STATE.succeeded && row.finished_at < before && !this.#isAwaited(row),
+      (row) => row.state >= STATE.succeeded && row.finished_at < now - keptMs(row) && !this.#isAwaited(row),
     );
     const last = rows.at(-1);
-    const atEnd = rows.length < request.limit || last!.created_at >= before;
+    const atEnd = rows.length < request.limit || last!.created_at >= youngest;
     this.#cursor = atEnd ? 0 : last!.seq;
     const incidents = this.#db
       .sql("SELECT id FROM outlive_incidents WHERE completed_at < ? ORDER BY id LIMIT ?")
       .all(now - request.incidentsOlderThanMs, request.limit) as { id: string }[];
     const workers = this.#db.sql(`SELECT 1 FROM ${OLD_WORKERS} LIMIT 1`).get(now - request.incidentsOlderThanMs);
+    const audit = hasOldAudit(this.#db, now - request.incidentsOlderThanMs);
     const keys = this.#idleKeys(request.limit, now);
     return {
       jobs,
       incidents: incidents.map(({ id }) => id),
       keys,
-      any: jobs.length > 0 || incidents.length > 0 || keys.length > 0 || workers !== undefined,
+      any: jobs.length > 0 || incidents.length > 0 || keys.length > 0 || audit || workers !== undefined,
       more: !atEnd || incidents.length === request.limit,
     };
+  }
+
+  /** Of the kinds that have one of their own. */
+  #retention(): ReadonlyMap<number, string> {
+    const rows = this.#db.sql("SELECT id, retention FROM outlive_kinds WHERE retention IS NOT NULL").all() as {
+      id: number;
+      retention: string;
+    }[];
+    return new Map(rows.map(({ id, retention }) => [id, retention]));
   }
 
   /** A piece of all keys at a time. */
@@ -128,6 +143,7 @@ export class Purging {
         .sql(`DELETE FROM outlive_keys WHERE id IN (SELECT value FROM json_each(?2)) AND ${IDLE_KEY}`)
         .run(now, JSON.stringify(keys));
     this.#db.sql(`DELETE FROM ${OLD_WORKERS}`).run(now - request.incidentsOlderThanMs);
+    purgeAudit(this.#db, now - request.incidentsOlderThanMs, request.limit);
     const left = incidentCount < incidents.length;
     return { jobs: gone, incidents: incidentCount, more: more || left, ...(refused && { refused }) };
   }
@@ -145,10 +161,48 @@ export class Purging {
       return this.#refusal(job, thrown);
     }
     this.#kinds.countJobs(kind, -1);
-    forgetWaits(this.#db, seq);
-    for (const table of ["outlive_steps", "outlive_history", "outlive_logs", "outlive_traces"])
-      this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
+    this.#forget(seq);
     return true;
+  }
+
+  #forget(seq: number): void {
+    forgetWaits(this.#db, seq);
+    this.#forgetContents(seq);
+  }
+
+  #forgetContents(seq: number): void {
+    for (const table of ["outlive_steps", "outlive_history", "outlive_logs", "outlive_signals", "outlive_traces"])
+      this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
+  }
+
+  /**
+   * Of a job that has ended. As long as its parent is unfinished, its row stays, without contents. If it has the highest number and was ever claimed, an empty row
+   * of no kind keeps the number, so no read shows it: a lease of one of its attempts must not fit a new job. Retention deletes both like any other.
+   */
+  removeJob(seq: number, id: string, kind: number, fence: number): void {
+    const isChild = this.#db.sql(UNFINISHED_PARENT).get(seq) !== undefined;
+    const isLast = (): boolean =>
+      fence > 0 && this.#db.sql("SELECT 1 FROM outlive_jobs WHERE seq > ? LIMIT 1").get(seq) === undefined;
+    if (isChild) this.#empty(seq, id, kind);
+    else if (isLast()) {
+      this.#empty(seq, `removed ${seq}`, 0);
+      this.#db.sql("UPDATE outlive_jobs SET extras = 0 WHERE seq = ?").run(seq);
+    } else this.#db.sql("DELETE FROM outlive_jobs WHERE seq = ?").run(seq);
+    if (!isChild) this.#kinds.countJobs(kind, -1);
+    if (isChild) this.#forgetContents(seq);
+    else this.#forget(seq);
+    this.#db.sql("DELETE FROM outlive_awaits WHERE waiter = ?").run(seq);
+    this.#db.sql("DELETE FROM outlive_occurrences WHERE job = ?").run(id);
+    // An incident says that a job was in flight, and no more about this one.
+    this.#db.sql("UPDATE outlive_incident_jobs SET last_step = NULL, error = NULL WHERE job = ?").run(seq);
+  }
+
+  #empty(seq: number, id: string, kind: number): void {
+    this.#db
+      .sql(
+        "UPDATE outlive_jobs SET id = ?, kind = ?, input = 'null', input_sum = ?, result = NULL, result_sum = NULL, progress = NULL, dedupe_key = NULL WHERE seq = ?",
+      )
+      .run(id, kind, checksumOf("null", id), seq);
   }
 
   /** A row of the user's refers to it. The statement that failed has changed nothing, and the transaction goes on. */

@@ -16,9 +16,9 @@ import { insertJobs, type Kinds } from "./enqueue.ts";
 import type { FileAccess } from "./writer.ts";
 
 const FIRST = "SELECT due_at FROM outlive_schedules WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1";
-const DUE = `SELECT s.name, s.version, s.body, s.body_sum, ifnull(k.paused, 0) AS paused
+const DUE = `SELECT s.name, s.version, s.body, s.body_sum, ifnull(k.paused = 1 AND (k.paused_until IS NULL OR k.paused_until > ?1), 0) AS paused
   FROM outlive_schedules s LEFT JOIN outlive_kinds k ON k.name = s.kind
-  WHERE s.due_at IS NOT NULL AND s.due_at <= ? ORDER BY s.due_at LIMIT ? + 0`;
+  WHERE s.due_at IS NOT NULL AND s.due_at <= ?1 ORDER BY s.due_at LIMIT ?2 + 0`;
 const SELECT = "SELECT name, version, body, body_sum FROM outlive_schedules";
 const AFTER = "SELECT min(due_at) AS due_at FROM outlive_schedules WHERE due_at > ?";
 const MOVE =

@@ -241,6 +241,31 @@ const DOORS: Migration = {
   `,
 };
 
+/** Pauses with a reason and an end, expiry, retention of kinds, and what people changed. */
+const OPERATIONS: Migration = {
+  name: "operations",
+  sql: `
+  ALTER TABLE outlive_kinds ADD COLUMN paused_at INTEGER;
+  ALTER TABLE outlive_kinds ADD COLUMN paused_until INTEGER;   -- null: until it is resumed
+  ALTER TABLE outlive_kinds ADD COLUMN paused_by TEXT;
+  ALTER TABLE outlive_kinds ADD COLUMN paused_reason TEXT;
+  ALTER TABLE outlive_kinds ADD COLUMN retention TEXT;         -- JSON: ms by state; null: that of the engine
+  ALTER TABLE outlive_extras ADD COLUMN expires_at INTEGER;    -- it is cancelled if no attempt has begun by then
+  CREATE INDEX outlive_extras_expiry ON outlive_extras (expires_at) WHERE expires_at IS NOT NULL;
+  CREATE TABLE outlive_audit (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    action TEXT NOT NULL,
+    target TEXT NOT NULL,
+    reason TEXT,
+    count INTEGER NOT NULL
+  );
+  CREATE UNIQUE INDEX outlive_audit_id ON outlive_audit (id);
+  `,
+};
+
 // The trace contexts that came with enqueues, outside of the jobs and of their extras: a job of a program without tracing has no column for it, and one with
 // it stays a plain job.
 const TRACES: Migration = {
@@ -556,6 +581,7 @@ export const MIGRATIONS: readonly Migration[] = [
   SCHEDULES,
   COLLECTIONS,
   DOORS,
+  OPERATIONS,
   TRACES,
 ];
 

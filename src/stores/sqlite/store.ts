@@ -117,7 +117,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
         db.close();
       },
       inspect: inspecting(access, writer),
-      operate: operating(access, workers),
+      operate: operating(access, workers, purging),
       losses: losses(access, kinds, recovering),
       transactions: transactions(access, parts),
       batches: batches(access, kinds, purging, piece),

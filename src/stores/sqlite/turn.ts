@@ -1,8 +1,9 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
 import type { Room, Settlement, TurnAnswer } from "../port.ts";
-import { claimReady, promoteDue } from "./claim.ts";
+import { claimReady, promoteDue, untilExpiry } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
+import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
 import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
@@ -34,22 +35,66 @@ export function takeTurn(
     const nothing = { claimed: [], live: false, cancels: [], nextDueInMs: null };
     return { settled, ...nothing, ...(replaced !== null && { replaced }) };
   }
-  const family = isFamilyDue(db) ? cancelChildren(db, now) : null;
-  const { woken, more } = actOnWakes(db, kinds, now);
-  const dueInMs = promoteDue(db, now);
-  const marks = kinds.marks();
-  const { ready, more: moreHeld } = admitHeld({ db, kinds, marks, now }, room, roomy);
-  const claims = claimReady({ db, kinds, marks, now }, worker, room);
+  const { woken, more, expiryInMs, moreExpired } = isAnyAwaited(db) ? wake(db, kinds, now) : NONE_WOKEN;
+  const dueInMs = sooner(promoteDue(db, now), expiryInMs);
+  const marks = kinds.marks(now);
+  // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
+  const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
+  const { ready, more: moreHeld } = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy) : NONE_ADMITTED;
+  const claims = claimReady({ db, kinds, marks, now }, worker, moreExpired ? NO_ROOM : room);
   const rows = claims.claimed.map(({ lease }) => lease.row);
-  spendStarts(db, rows, now);
+  if (keyed) spendStarts(db, rows, now);
   return {
     settled,
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
-    nextDueInMs: more || moreHeld || family?.more ? 0 : sooner(dueInMs, nextRoomInMs(db, now)),
+    nextDueInMs:
+      more || moreHeld || moreExpired
+        ? 0
+        : sooner(marks.resumesInMs, keyed ? sooner(dueInMs, nextRoomInMs(db, now)) : dueInMs),
     woken: woken + leftOf(ready, rows),
   };
+}
+
+const NO_ROOM: Room = { total: 0, kinds: [] };
+const NONE_WOKEN: Woken = { woken: 0, more: false, expiryInMs: null, moreExpired: false };
+const NONE_ADMITTED = { ready: [], more: false } as const;
+
+// A turn without waiting jobs and without keys asks these two, and none of the statements behind them.
+
+function isAnyAwaited(db: Database): boolean {
+  return db.sql(AWAITED).get() !== undefined;
+}
+
+const AWAITED = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_wakes)
+  OR EXISTS (SELECT 1 FROM outlive_family_cancels WHERE due = 1)
+  OR EXISTS (SELECT 1 FROM outlive_extras WHERE expires_at IS NOT NULL)`;
+
+/** Whether a key has room, will have it at a known time, or is taken by a job. */
+function isAnyKeyed(db: Database): boolean {
+  return db.sql(KEYED).get() !== undefined;
+}
+
+const KEYED = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_key_wakes)
+  OR EXISTS (SELECT 1 FROM outlive_keys WHERE due_at IS NOT NULL)
+  OR EXISTS (SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place > 1)`;
+
+interface Woken {
+  readonly woken: number;
+  readonly more: boolean;
+  /** In how many ms the next job expires; null: none does. */
+  readonly expiryInMs: number | null;
+  /** What has expired must not be claimed. While more of it is left than one turn takes, nothing is. */
+  readonly moreExpired: boolean;
+}
+
+/** What expires, and children of a cancelled job, first: their ends append wakes. */
+function wake(db: Database, kinds: Kinds, now: number): Woken {
+  const moreExpired = untilExpiry(db, now) === 0 && expireDue(db, now);
+  const family = isFamilyDue(db) && cancelChildren(db, now).more;
+  const { woken, more } = actOnWakes(db, kinds, now);
+  return { woken, more: more || family, expiryInMs: untilExpiry(db, now), moreExpired };
 }
 
 /** How many of these jobs others may claim. */

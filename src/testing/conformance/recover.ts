@@ -285,6 +285,25 @@ export function specifyRecover(specify: Specify): void {
     assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["applied"]);
   });
 
+  specify("HR-10 a heartbeat between the check and the takeover wins, and its requests stay", async (fixture) => {
+    await fixture.declare(kind("mail", { onCrash: "resend" }));
+    await fixture.enqueue("a");
+    const worker = await fixture.worker("w");
+    const job = await worker.next();
+    const death = { how: "silent", lastSeenAliveAt: null, detectedAt: fixture.clock.now(), evidence: null } as const;
+    const request = await fixture.recovery(worker, { death });
+    await fixture.store.beat("w", { loopLagMs: 0 });
+    const { incident, jobs } = await recoverOnce(fixture.store, request);
+    assert.deepEqual([incident, jobs], [null, []]);
+    // Without a heartbeat since the check the same request is taken, once, and is queued again.
+    const again = await recoverOnce(fixture.store, await fixture.recovery(worker, { death }));
+    assert.deepEqual(
+      again.jobs.map(({ jobId }) => jobId),
+      ["a"],
+    );
+    assert.deepEqual(answers(await worker.settle(SETTLE.succeed(job))), ["stale"]);
+  });
+
   specify("a recovery touches nothing of other workers, and nothing that waits", async (fixture) => {
     await fixture.enqueue("a", "b", "c");
     const worker = await fixture.worker("w");

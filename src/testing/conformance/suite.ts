@@ -19,6 +19,7 @@ import { specifyInspect } from "./inspect.ts";
 import { specifyIsolation } from "./isolation.ts";
 import { specifyLosses } from "./losses.ts";
 import { specifyOperate } from "./operate.ts";
+import { specifyOperations } from "./operations.ts";
 import { specifyPurge } from "./purge.ts";
 import { specifyRecover, specifyVerdicts } from "./recover.ts";
 import { specifySchedules } from "./schedules.ts";
@@ -53,6 +54,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   restore: specifyRestore,
   liveness: specifyLiveness,
   operate: specifyOperate,
+  operations: specifyOperations,
   inspect: specifyInspect,
   purge: specifyPurge,
   batches: specifyBatches,

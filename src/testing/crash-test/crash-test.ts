@@ -1,4 +1,4 @@
-// `crashTest`: the user's own job or batch, killed at every boundary of a step, a wait or the end of rows and before its settlement, each time on a
+// `crashTest`: the user's own job, request, batch or collection, killed at every boundary of a step, a wait, a sending, the end of rows or a part and before its settlement, each time on a
 // fresh store, then run to its end by another process. The report says which effects outside the store happened more often than in an undisturbed run.
 import { type ChildProcess, fork } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { encodeJson, type Json } from "../../job/json.ts";
+import { programFile } from "../../platform/program-file.ts";
 import type { Order, Message } from "./child.ts";
 import { type Effect, environment, readEffects, type Repeated, repeated } from "./effects.ts";
 
@@ -15,6 +16,8 @@ export interface CrashTestOptions<In> {
   readonly module: string | URL;
   /** The job's input; the rows of a batch. */
   readonly input: In;
+  /** The parts of a collection, by series, from the first; they are put by `put`, and what it publishes is an effect with its message id as the key. Default: none. */
+  readonly parts?: Readonly<Record<string, readonly string[]>>;
   /** The context of a batch. Default: null. */
   readonly context?: Json;
   /** What the job gets when it waits for a signal, by the signal's name. Default: no signal comes, and such a wait ends by its timeout. */
@@ -35,7 +38,7 @@ export interface CrashRun extends Repeated {
   readonly point: string;
   /** Why no process was killed at the point; null: its process was. */
   readonly notReached: string | null;
-  /** The state in which the job or the batch ended; "never": it did not in `limitMs`; "different": a batch has other rows or files than without a kill. */
+  /** The state in which the job, the batch or what follows the collection ended; "never": it did not in `limitMs`; "different": a batch has other rows or files, or a collection other parts, than without a kill; "unknown": a request has failed because it must not be sent twice, as it says. */
   readonly ended: string;
   /** What went wrong in this run; null if nothing did. */
   readonly error: string | null;
@@ -53,7 +56,6 @@ export interface CrashReport {
   readonly text: string;
 }
 
-const CHILD = fileURLToPath(new URL(`./child${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url));
 const JOB_ID = "crash-test";
 const NOTE = "reached";
 
@@ -108,11 +110,18 @@ class Bench<In> {
   async killedAt(at: number, { points, effects, left }: Undisturbed): Promise<CrashRun> {
     const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
-      const end = await this.#run(folder, true, at);
-      const notReached = this.#whyNot(end, noteIn(folder), point);
-      if (notReached !== null) return { point, notReached, ...endOf(end.said), twice: [], twiceUnderOneKey: [] };
+      const killed = await this.#run(folder, true, at);
+      const notReached = this.#whyNot(killed, noteIn(folder), point);
+      if (notReached !== null) return { point, notReached, ...endOf(killed.said), twice: [], twiceUnderOneKey: [] };
       const { said } = await this.#run(folder, false, null);
-      return { point, notReached, ...sameEndOf(said, left), ...repeated(effects, await this.#effectsIn(folder)) };
+      const end = sameEndOf(said, left);
+      const done = await this.#effectsIn(folder);
+      return {
+        point,
+        notReached,
+        ...end,
+        ...repeated(end.ended === "unknown" ? otherWay(effects, done) : effects, done),
+      };
     });
   }
 
@@ -147,20 +156,24 @@ class Bench<In> {
   }
 
   #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
-    const { module, input, signals = {}, context = null } = this.#options;
+    const { module, input, signals = {}, context = null, parts = {} } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
       module: typeof module === "string" && !module.startsWith("file:") ? module : fileURLToPath(module),
       kind: this.#kind,
       jobId: JOB_ID,
-      input: first || Array.isArray(input) ? { json: encodeJson(input, "The input of the crash test") } : null,
+      input:
+        first || Array.isArray(input) || this.#options.parts !== undefined
+          ? { json: encodeJson(input, "The input of the crash test") }
+          : null,
       context: encodeJson(context, "The context of the crash test"),
+      parts,
       blobs: join(folder, "blobs"),
       signals,
       killAt,
       note: join(folder, NOTE),
     };
-    const child = fork(CHILD, [JSON.stringify(order)], {
+    const child = fork(programFile("testing/crash-test/child"), [JSON.stringify(order)], {
       execArgv: process.execArgv.filter((argument) => !/^--(inspect|watch|test)/.test(argument)),
       stdio: ["ignore", "inherit", "pipe", "ipc"],
       env: { ...process.env, ...environment(join(folder, "effects.jsonl")) },
@@ -210,6 +223,15 @@ function sameEndOf(said: readonly Message[], left: string | undefined): Pick<Cra
   return { ended: "different", error: `${last?.left} instead of ${left}` };
 }
 
+/** A request that fails as it says takes another way than in the undisturbed run: what it does there, it may do once. */
+function otherWay(undisturbed: readonly Effect[], done: readonly Effect[]): readonly Effect[] {
+  const known = new Set(undisturbed.map(({ what }) => what));
+  return [
+    ...undisturbed,
+    ...new Map(done.filter(({ what }) => !known.has(what)).map((one) => [one.what, one])).values(),
+  ];
+}
+
 /** The point at which the process killed itself. */
 function noteIn(folder: string): string | null {
   const note = join(folder, NOTE);
@@ -217,7 +239,7 @@ function noteIn(folder: string): string | null {
 }
 
 function isHarmless({ notReached, ended, twice }: CrashRun): boolean {
-  return notReached === null && ended === "succeeded" && twice.length === 0;
+  return notReached === null && (ended === "succeeded" || ended === "unknown") && twice.length === 0;
 }
 
 function textOf(kind: string, runs: readonly CrashRun[]): string {
@@ -238,13 +260,19 @@ function textOf(kind: string, runs: readonly CrashRun[]): string {
   ].join("\n");
 }
 
+const IDEMPOTENT = /^(GET|HEAD|OPTIONS|PUT|DELETE|QUERY) /;
+
 function lineOf(run: CrashRun): string {
   const { point, notReached, ended, error, twice, twiceUnderOneKey } = run;
   if (notReached !== null) return `  BAD  not reached: ${point}\n         ${notReached}`;
   const all = [
     ...(ended === "succeeded" ? [] : [`it ended ${ended}${error === null ? "" : ` (${error})`}`]),
     ...twice.map((what) => `happened twice: ${what}`),
-    ...twiceUnderOneKey.map((what) => `sent again under the same idempotency key: ${what}`),
+    ...twiceUnderOneKey.map((what) =>
+      IDEMPOTENT.test(what)
+        ? `sent again, by a method that is idempotent: ${what}`
+        : `sent again under the same idempotency key: ${what}`,
+    ),
   ];
   return `  ${isHarmless(run) ? "ok  " : "BAD "} killed ${[point, ...all].join("\n         ")}`;
 }

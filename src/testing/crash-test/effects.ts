@@ -4,6 +4,7 @@
 import { subscribe } from "node:diagnostics_channel";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { WAIT_PREFIX } from "../../job/waits.ts";
+import type { Broker } from "../../stores/broker.ts";
 import type { Lease } from "../../job/lease.ts";
 import { withVerbs } from "../../stores/observed.ts";
 import type { AttemptWrite, Store, TransactionBody, Transactions } from "../../stores/port.ts";
@@ -33,14 +34,23 @@ export function readEffects(file: string): Effect[] {
     .map((line) => JSON.parse(line) as Effect);
 }
 
-/** Records every request sent with `fetch` or `node:http`. Reads too: only the user knows whether they matter. */
-export function watchRequests(): void {
-  subscribe("undici:request:create", (message) => {
-    const { request } = message as {
-      request: { method: string; origin: string; path: string; headers: readonly string[] | string };
-    };
-    const headers = typeof request.headers === "string" ? request.headers.split("\r\n") : request.headers;
-    write({ what: `${request.method} ${request.origin}${request.path}`, key: keyOf(headers) });
+interface UndiciRequest {
+  readonly method: string;
+  readonly origin: string;
+  readonly path: string;
+  readonly headers: readonly string[] | string;
+}
+
+/**
+ * Records every request sent with `fetch`, undici or `node:http`, as its first byte goes. Reads too: only the user knows whether they matter. Of a request kind under
+ * test HTTP knows it: those of an idempotent method may come twice.
+ */
+export function watchRequests(isUnderTest: (request: UndiciRequest) => boolean = () => false): void {
+  subscribe("undici:client:sendHeaders", (message) => {
+    const { request } = message as { request: UndiciRequest };
+    const { method, origin, path } = request;
+    const isHarmless = isUnderTest(request) && method !== "POST" && method !== "PATCH";
+    write({ what: `${method} ${origin}${path}`, key: isHarmless ? method : headerOf(request, "idempotency-key") });
   });
   subscribe("http.client.request.start", (message) => {
     const { request } = message as {
@@ -59,13 +69,32 @@ export function watchRequests(): void {
 }
 
 /** Headers are alternating names and values, or whole lines. */
-function keyOf(headers: readonly string[]): string | null {
-  for (const [at, header] of headers.entries()) {
-    if (header.toLowerCase() === "idempotency-key") return headers[at + 1] ?? null;
-    const [, value] = /^idempotency-key:\s*(.*)$/i.exec(header) ?? [];
-    if (value !== undefined) return value;
+function headerOf({ headers }: UndiciRequest, name: string): string | null {
+  const lines = typeof headers === "string" ? headers.split("\r\n") : headers;
+  for (const [at, header] of lines.entries()) {
+    const lower = header.toLowerCase();
+    if (lower === name) return lines[at + 1] ?? null;
+    if (lower.startsWith(`${name}:`)) return header.slice(name.length + 1).trim();
   }
   return null;
+}
+
+/** Whether this is the request job itself that is sent, and not a call of a handler. */
+export function isSentFor(jobId: string): (request: UndiciRequest) => boolean {
+  return (request) => headerOf(request, "x-request-id")?.startsWith(`${jobId}-`) === true;
+}
+
+/** Calls `reached` around each sending of the request under test. Redirects are sendings of their own. */
+export function tellSending(isUnderTest: (request: UndiciRequest) => boolean, reached: Reached): void {
+  const points = {
+    "undici:request:create": "before it was sent",
+    "undici:request:bodySent": "after it was sent, before its answer came",
+    "undici:request:headers": "after its answer began",
+  };
+  for (const [channel, point] of Object.entries(points))
+    subscribe(channel, (message) => {
+      if (isUnderTest((message as { request: UndiciRequest }).request)) reached(point);
+    });
 }
 
 function write(happened: Effect): void {
@@ -143,6 +172,50 @@ export function tellingStore(store: Store, nameOf: NameOf, reached: Reached): St
   });
 }
 
+/** The same store, except that it calls `reached` around everything that opens, fills and ends a collection. */
+export function tellingCollections(store: Store, reached: Reached): Store {
+  const collections = store.collections!;
+  const around = async <T>(what: string, work: () => Promise<T>): Promise<T> => {
+    reached(`before ${what}`);
+    const answer = await work();
+    reached(`after ${what}`);
+    return answer;
+  };
+  return withVerbs(store, {
+    collections: {
+      open: (draft) => around("the collection was opened", () => collections.open(draft)),
+      put: (parts) =>
+        around(`part ${parts.map(({ series, ordinal }) => `${series} ${ordinal}`).join(", ")} was kept`, () =>
+          collections.put(parts),
+        ),
+      step: (step) => around(`the collection became ${step.to}`, () => collections.step(step)),
+    },
+  });
+}
+
+/** In place of a broker: what is published is an effect, and its message id the key by which its receiver knows a repetition. */
+export function recordingBroker(): Broker {
+  return {
+    place: "the crash test",
+    consumes: [],
+    async publish({ target, messageId }) {
+      effect(`publish to ${typeof target === "string" ? target : `${target.exchange} ${target.routingKey}`}`, {
+        key: messageId,
+      });
+    },
+    wire: ({ kind }) => ({
+      exchange: "",
+      header: `${kind}.header`,
+      part: `${kind}.part`,
+      queues: { header: `${kind}.header`, part: `${kind}.part` },
+    }),
+    prepare: async () => {},
+    discard: async () => {},
+    startConsuming: () => ({ set: () => {}, stop: async () => {} }),
+    close: async () => {},
+  };
+}
+
 /** The same store, except that it calls `reached` around everything that submits a batch. */
 export function tellingSubmission(store: Store, reached: Reached): Store {
   const batches = store.batches!;
@@ -181,13 +254,22 @@ function rowsOf(write: AttemptWrite): string {
   return `, rows ${rows.map((row) => row + 1).join(", ")}`;
 }
 
+/** A mark of a request (job/requests.ts), in words. */
+function markOf(name: string): string | null {
+  return name.startsWith("sent(") ? "it is sent" : name.startsWith("known#") ? "its outcome is known" : null;
+}
+
 function beforeKept(name: string): string {
+  const mark = markOf(name);
+  if (mark !== null) return `before it was marked that ${mark}`;
   return name.startsWith(WAIT_PREFIX)
     ? `after the wait ${name} ended, before that was kept`
     : `after step "${name}" returned, before its result was kept`;
 }
 
 function afterKept(name: string): string {
+  const mark = markOf(name);
+  if (mark !== null) return `after it was marked that ${mark}`;
   return name.startsWith(WAIT_PREFIX)
     ? `after the end of the wait ${name} was kept`
     : `after the result of step "${name}" was kept`;

@@ -286,7 +286,7 @@ function noteBlock(schema: string): string {
 }
 
 /** As it was, and the rows of blocks that are left succeed with them: one delta for each batch. */
-function noteEndsOfBlocks(schema: string): string {
+export function noteEndsOfBlocks(schema: string): string {
   return replacing(noteEnds(schema)).replace(
     "  BEGIN\n    WITH own AS",
     `  BEGIN

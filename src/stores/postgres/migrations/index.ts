@@ -11,7 +11,9 @@ import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
+import { openGates } from "./open-gates.ts";
 import { isolation, suspects } from "./isolation.ts";
+import { operations } from "./operations.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { schedules } from "./schedules.ts";
@@ -53,6 +55,8 @@ export const MIGRATIONS: readonly Migration[] = [
   submit,
   schedules,
   collections,
+  operations,
+  openGates,
   traces,
 ];
 

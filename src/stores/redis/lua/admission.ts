@@ -167,7 +167,7 @@ local function openGates(asked, total, mayCome)
     if isFair[one.n] and most > 0 then
       local gate = K.gate(one.n)
       if mayCome or call('EXISTS', T .. 'hr:' .. gate) == 1 then
-        local ready = call('ZCARD', T .. 'r:' .. int(one.n))
+        local ready = R.ready(one.n)
         if ready < most then
           facts[gate] = {id = gate, bound = most - ready, taken = 0, unclaimed = 0, off = 0}
           gates[#gates + 1] = facts[gate]

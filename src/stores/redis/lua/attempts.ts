@@ -6,15 +6,16 @@ export const DECLARE = /* lua */ `
 if tonumber(call('HGET', T .. 'meta', 'kinds') or 0) + tonumber(A[1]) > 65535 then error('a store has at most 65535 kinds') end
 wrote = true
 for i = 1, num() do
-  local name, json, timeout, runtime, grace = arg(), arg(), arg(), arg(), arg()
+  local name, json, timeout, runtime, grace, keep = arg(), arg(), arg(), arg(), arg(), opt()
   local n = kindNamed(name)
   if not n then
     n = call('HINCRBY', T .. 'meta', 'kinds', 1)
     call('HSET', T .. 'kinds', name, int(n))
-    call('HSET', T .. 'k:' .. int(n), 'paused', '0', 'jobs', '0')
+    call('HSET', T .. 'k:' .. int(n), 'paused', '0', 'jobs', '0', 'rd', '0', 'rn', '0')
     numbersRead[name] = n
   end
   call('HSET', T .. 'k:' .. int(n), 'name', name, 'settings', json, 'timeout', timeout, 'runtime', runtime, 'grace', grace)
+  if keep then call('HSET', T .. 'keep', int(n), keep) else call('HDEL', T .. 'keep', int(n)) end
 end
 local changed = false
 for i = 1, num() do
@@ -38,37 +39,57 @@ if unknown then return {'!kind', unknown} end
 return D.enqueue(drafts, nil)
 `;
 
+/** First come those of one worker and one epoch that just succeed. Returns what did not apply, as place and answer. */
 const SETTLEMENTS = /* lua */ `
-local settlements = {}
-local rows = {}
-for i = 1, num() do
-  settlements[i] = {lease = L.read(), change = C.read()}
-  rows[i] = settlements[i].lease.row
+local settlements, settled = {}, {}
+local owner, ownerEpoch, plainCount = arg(), num(), num()
+local firstPlain = at
+at = at + plainCount * 4
+for i = 1, num() do settlements[i] = {place = plainCount + i, lease = L.read(), change = C.read()} end
+local function fetchAll()
+  local rows = {}
+  for i, s in ipairs(settlements) do rows[i] = s.lease.row end
+  J.fetch(rows)
 end
-J.fetch(rows)
+fetchAll()
 for _, s in ipairs(settlements) do
   local j = L.owned(s.lease)
   local unknown = j and D.undeclared(C.of(j, s.change).follow)
   if unknown then return {'!kind', unknown} end
 end
-local settled, followed = {}, {}
-for i, s in ipairs(settlements) do
+if plainCount > 0 then
+  local holder = settlesPlain(owner)
+  local ends = Q.ends(holder, ownerEpoch, firstPlain, plainCount)
+  Q.writeEnds(holder, ends)
+  for _, place in ipairs(ends.others) do
+    local from = firstPlain + (place - 1) * 4
+    local result = A[from + 3]
+    settlements[#settlements + 1] = {place = place,
+      lease = {row = tonumber(A[from]), fence = tonumber(A[from + 1]), id = A[from + 2], epoch = ownerEpoch, worker = owner},
+      change = {name = 'succeed', to = SUCCEEDED, outcome = 'succeeded', result = result ~= '' and result or nil, follow = {}}}
+  end
+  fetchAll()
+end
+local followed = {}
+for _, s in ipairs(settlements) do
   local j = L.owned(s.lease)
   if j then
     for _, draft in ipairs(C.apply(j, s.change, 'worker/' .. s.lease.worker, nil).follow) do followed[#followed + 1] = draft end
-    settled[i] = {'applied'}
-  else settled[i] = L.refused(s.lease, s.change.name, s.change.outcome and s.change.name) end
+  else settled[#settled + 1] = {s.place, L.refused(s.lease, s.change.name, s.change.outcome and s.change.name)} end
 end
 D.enqueue(followed, nil)
 `;
 
-export const SETTLE = `${SETTLEMENTS} return settled`;
+const BY_OWNER = "local settlesPlain = W.own\n";
+
+export const SETTLE = `${BY_OWNER}${SETTLEMENTS} return settled`;
 
 /**
  * Ends that were acknowledged, and that the store has lost: it went back to a state in which these attempts ran. They count although their worker is
  * of a former run, because no other attempt has begun since: the record still has their fence.
  */
 export const SETTLE_AGAIN = /* lua */ `
+local function settlesPlain() return nil end
 function L.owned(lease)
   local j = J.get(lease.row)
   if not j or j.id ~= lease.id or j.state ~= RUNNING or j.fence ~= lease.fence or j.epoch ~= lease.epoch then return nil end
@@ -76,20 +97,22 @@ function L.owned(lease)
   return w and w.n == j.worker and j or nil
 end
 ${SETTLEMENTS}
-return settled
+return #settlements - #settled
 `;
 
 /** Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row, of all kinds within their rooms. */
 export const TURN = /* lua */ `
 local id = arg()
-${SETTLEMENTS}
+${BY_OWNER}${SETTLEMENTS}
 local total, count, together, oldestFirst = num(), num(), optnum(), arg() == '1'
 local w = W.own(id)
 if not w or w.state ~= 'live' then
-  return {settled, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
+  return {settled, {}, {}, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
 end
 J.flush()
 F.cancelPiece()
+-- What has expired must not be claimed. While more of it is left than one turn takes, nothing is.
+local moreExpired = F.expirePiece()
 E.goOn()
 local left = 1000
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
@@ -106,24 +129,16 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local asked = {}
-if total > 0 then
-  for i = 1, num() do
-    local name, room, shares = arg(), num(), arg() == '1'
-    local n = kindNamed(name)
-    if n and room > 0 and not kindOf(n).paused then asked[#asked + 1] = {n = n, room = room, shares = shares} end
-  end
-end
+local asked, resumesIn = Q.readRooms(total)
+if moreExpired then asked = {} end
 local woken, goesOn = K.admit(asked, total)
 woken = woken + (X.woken or 0)
 settleIndexes()
-local ready, waiting, rooms = {}, {}, {}
+local chosen, kinds = Q.ready(asked, total)
+local waiting = {}
 for _, one in ipairs(asked) do
-  local n, most = one.n, math.min(one.room, total)
-  rooms[n] = {place = one.shares and 0 or n, room = one.room}
-  local rows = call('ZRANGE', T .. 'r:' .. int(n), 0, most - 1, 'WITHSCORES')
-  for at = 1, #rows, 2 do ready[#ready + 1] = {row = tonumber(rows[at]), rank = tonumber(rows[at + 1]), kind = n} end
-  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. int(n), 0, most - 1) or call('ZRANGE', T .. 'v:' .. int(n), 0, most - 1)
+  local n, most = int(one.n), math.min(one.room, total)
+  local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. n, 0, most - 1) or call('ZRANGE', T .. 'v:' .. n, 0, most - 1)
   for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 then
@@ -138,49 +153,26 @@ if #waiting > 0 then
     local bound = math.min(smallest, J.bound(j))
     if count + 1 <= bound then
       count, smallest = count + 1, bound
-      ready[#ready + 1] = {row = j.row, rank = rank(j), kind = j.kind}
+      chosen[#chosen + 1] = rank(j)
+      kinds[j.row] = j.kind
     end
   end
 end
-table.sort(ready, function(a, b) return a.rank < b.rank end)
-local chosen, used = {}, {}
-for _, one in ipairs(ready) do
-  if #chosen == total then break end
-  local r = rooms[one.kind]
-  if (used[r.place] or 0) < r.room then
-    used[r.place] = (used[r.place] or 0) + 1
-    chosen[#chosen + 1] = one
-  end
-end
-local claimed = {}
+-- Of one kind, and all of them ready, they are in order, and no more than there is room for.
+if #asked > 1 or #waiting > 0 then chosen = Q.fitting(chosen, kinds, asked, total) end
+local named, claimed, extras = {}, {}, {}
 if #chosen > 0 then
   -- What was enqueued by this very call is read like everything else.
   J.flush()
-  wrote = true
-  local pages, order = {}, {}
-  for _, one in ipairs(chosen) do
-    local p = page(one.row)
-    if not pages[p] then pages[p] = {slots = {}, rows = {}} order[#order + 1] = p end
-    local of = pages[p]
-    of.slots[#of.slots + 1] = slot(one.row)
-    of.rows[#of.rows + 1] = one.row
-  end
-  local inputs = {}
-  for _, p in ipairs(order) do
-    local of = pages[p]
-    local records = call('HMGET', T .. 'j:' .. p, unpack(of.slots))
-    local texts = call('HMGET', T .. 'i:' .. p, unpack(of.slots))
-    for i, row in ipairs(of.rows) do
-      if jobs[row] == nil then parse(row, records[i]) end
-      inputs[row] = texts[i] or ''
-    end
-  end
-  local plain, held, running, earliest = {}, {}, {}, nil
-  for _, one in ipairs(chosen) do
-    local j = jobs[one.row]
-    local kind, text = kindOf(j.kind), int(j.row)
-    local extra = ''
-    if j.had or j.changed then
+  local c = Q.claim(w, chosen)
+  for _, rank in ipairs(chosen) do
+    local row = rank % RANKS
+    local n, text = kinds[row] or asked[1].n, int(row)
+    local of, v, isPlain = Q.nextOf(c, rank)
+    if not v then R.remove(n, rank)
+    elseif isPlain and jobs[row] == nil then Q.take(c, w, n, rank, of, v)
+    else
+      local j = jobs[row] or parse(row, v)
       J.leave(j)
       if j.d.dk then call('HSET', T .. 'dk:' .. int(j.kind), j.d.dk, text) end
       J.set(j, 'ln', nil)
@@ -197,32 +189,38 @@ if #chosen > 0 then
         local kept = call('HMGET', T .. 'wt:' .. text, 'step', 'due')
         if kept[1] and (not j.d.st or call('HEXISTS', T .. 's:' .. text, kept[1]) == 0) then wait = {kept[1], kept[2] ~= '' and int(tonumber(kept[2]) - now) or ''} end
       end
-      extra = {d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
-    else
-      plain[j.kind] = plain[j.kind] or {}
-      table.insert(plain[j.kind], text)
+      local timeout = kindOf(j.kind).timeout
+      j.state, j.worker, j.epoch, j.fence, j.started = RUNNING, w.n, EPOCH, j.fence + 1, now
+      j.deadline = timeout and now + timeout or nil
+      J.put(j)
+      extras[#extras + 1] = {#c.claimed / 5, d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
+      Q.note(c, w, n, row, j.id, int(j.fence), of.inputs[of.next] or '')
     end
-    running[j.kind] = running[j.kind] or {}
-    table.insert(running[j.kind], text)
-    held[#held + 1] = text
-    j.state, j.worker, j.epoch, j.fence, j.started = RUNNING, w.n, EPOCH, j.fence + 1, now
-    j.deadline = kind.timeout and now + kind.timeout or nil
-    if j.deadline and (not earliest or j.deadline + kind.grace < earliest) then earliest = j.deadline + kind.grace end
-    J.put(j)
-    claimed[#claimed + 1] = {text, j.id, kind.name, int(j.fence), inputs[j.row], kind.timeout and int(kind.timeout) or '', extra}
   end
-  for kind, rows in pairs(plain) do many('ZREM', T .. 'r:' .. int(kind), rows) end
-  for kind, rows in pairs(running) do many('SADD', T .. 'run:' .. int(kind), rows) end
-  many('SADD', T .. 'held:' .. int(w.n), held)
-  if earliest then call('ZADD', T .. 'dl', 'LT', int(earliest), int(w.n)) end
+  Q.writeClaim(c, w)
+  named, claimed = c.named, c.claimed
 end
 local cancels = {}
 for _, row in ipairs(call('SMEMBERS', T .. 'cc:' .. int(w.n))) do cancels[#cancels + 1] = J.get(tonumber(row)).id end
-local next = (F.isDue() or goesOn) and 0 or K.nextIn()
+local next = (F.isDue() or goesOn or moreExpired) and 0 or K.nextIn()
+local expiry = call('ZRANGE', T .. 'xp', 0, 0, 'WITHSCORES')
 local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
-local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge}
+local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge,
+  resumesIn, #expiry > 0 and math.max(0, tonumber(expiry[2]) - now) or math.huge}
 for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
-return {settled, claimed, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
+return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
+`;
+
+/** Some of the jobs that this attempt is about to wait for: more than one script takes. The first piece forgets an earlier wait. */
+export const PREPARE_WAIT = /* lua */ `
+local lease, isFirst, ids = L.read(), arg() == '1', {}
+for i = 1, num() do ids[i] = arg() end
+local j = L.owned(lease)
+if not j then return 0 end
+wrote = true
+if isFirst then X.forget(j) end
+X.await(j, ids)
+return 1
 `;
 
 /** The small writes of attempts. None of them ends an attempt, so who owns what is the same before the first of them as before the last. */

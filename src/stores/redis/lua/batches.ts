@@ -84,7 +84,7 @@ for _, block in ipairs(blocks) do
 end
 local unknown = D.undeclared(drafts)
 if unknown then return {'!kind', unknown} end
-D.prefetch(drafts)
+Q.prefetch(drafts)
 for _, draft in ipairs(drafts) do if J.rowOf(draft.id) then return {'!job', draft.id} end end
 local rows, rejected = 0, 0
 for _, block in ipairs(added) do
@@ -351,7 +351,7 @@ for i, number in ipairs(call('ZRANGEBYSCORE', T .. 'bf:' .. n .. ':' .. round, '
   local j = row and row > 0 and J.get(row)
   local whole = ''
   if j and (j.state == 3 or j.state == 5) then
-    whole = {j.d.bs, j.d.mk or '', j.state, kindOf(j.kind).name, call('HGET', T .. 'i:' .. page(row), slot(row)) or '', j.d.ex or ''}
+    whole = {j.d.bs, j.d.mk or '', j.state, kindOf(j.kind).name, J.input(row), j.d.ex or ''}
   end
   list[i] = {number, call('LRANGE', concat({T .. 'br:' .. n, round, number}, ':'), 0, -1), whole}
 end

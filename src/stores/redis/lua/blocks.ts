@@ -52,7 +52,7 @@ local function linesIn(texts)
   end
 end
 local function linesEnded(j, marks)
-  local input = call('HGET', T .. 'i:' .. page(j.row), slot(j.row)) or ''
+  local input = J.input(j.row)
   local ended, row = {}, 0
   for line in string.gmatch(string.match(input, '"lines":%[([%d,]*)%]') or '', '%d+') do
     row = row + 1
@@ -153,6 +153,6 @@ local function begunInput(j)
   local row = j.d.bg
   if not row or j.d.bf ~= int(j.fence) then return '' end
   if sub(j.d.mk or '', tonumber(row) + 1, tonumber(row) + 1) == '1' then return '' end
-  return call('HGET', T .. 'i:' .. page(j.row), slot(j.row)) or ''
+  return J.input(j.row)
 end
 `;

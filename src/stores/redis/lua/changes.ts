@@ -3,25 +3,11 @@
 // run that was asked for while it was under way.
 
 export const DRAFTS = /* lua */ `
-local D, X = {}, {}
-local added = {}
-function D.read()
-  local draft = {id = arg(), kind = kindNamed(arg()), input = arg(), priority = num(), runAt = optnum(), delay = num(), dk = opt(), policy = opt(),
-    wait = optnum(), max = optnum(), ks = opt(), fair = opt()}
-  local mark = draft.fair and string.find(draft.fair, '\\31', 1, true)
-  if mark then
-    draft.trace = sub(draft.fair, mark + 1)
-    draft.fair = mark > 1 and sub(draft.fair, 1, mark - 1) or nil
-  end
-  return draft
-end
+D = {}
+local X = {}
 function D.readAll()
   local drafts = {}
-  for i = 1, num() do
-    local kindAt = at + 1
-    drafts[i] = D.read()
-    drafts[i].kindName = A[kindAt]
-  end
+  for i = 1, num() do drafts[i] = Q.read() end
   return drafts
 end
 -- The name of the first kind that was never declared; nothing: all were.
@@ -33,67 +19,29 @@ local function runAtOf(draft, latest)
   if draft.wait then return math.min(now + draft.wait, latest or 9007199254740991) end
   return draft.runAt or (draft.delay > 0 and now + draft.delay) or nil
 end
+-- When it expires; nothing: never.
+local function expiryOf(draft, runAt) return draft.expires and math.max(now, runAt or now) + draft.expires or nil end
 local function latestOf(draft) return draft.max and now + draft.max or nil end
--- Rows are given in the order of insertion, and never twice; those of a reservation that is not used up are never given.
-local reserved, lastReserved = 0, 0
-local function nextRow()
-  if reserved == lastReserved then
-    lastReserved = call('HINCRBY', T .. 'meta', 'row', 1)
-    reserved = lastReserved - 1
-  end
-  reserved = reserved + 1
-  return reserved
-end
-function D.reserve(count)
-  if count < 2 or reserved ~= lastReserved then return end
-  lastReserved = call('HINCRBY', T .. 'meta', 'row', count)
-  reserved = lastReserved - count
-end
--- Which of these ids are known, with one command for each key.
-function D.prefetch(drafts)
-  local keys = {}
-  for _, draft in ipairs(drafts) do
-    local key = idKey(draft.id)
-    local of = keys[key]
-    if not of then of = {} keys[key] = of end
-    of[#of + 1] = draft.id
-  end
-  local new = 0
-  for key, ids in pairs(keys) do
-    for from = 1, #ids, 1000 do
-      local upTo = math.min(from + 999, #ids)
-      local rows = call('HMGET', key, unpack(ids, from, upTo))
-      for i = from, upTo do
-        if rowsById[ids[i]] == nil then rowsById[ids[i]] = tonumber(rows[i - from + 1] or nil) or false end
-        if not rowsById[ids[i]] then new = new + 1 end
-      end
-    end
-  end
-  D.reserve(new)
-end
 function D.insert(draft, parent, latest)
-  local row = nextRow()
+  local row = Q.nextRow()
   local j = {row = row, id = draft.id, kind = draft.kind, state = QUEUED, priority = draft.priority, fence = 0, worker = 0, epoch = 0, started = now,
     finished = now, created = now, d = {}, had = false}
   jobs[row] = j
   rowsById[draft.id] = row
   gather('HSET', idKey(draft.id), draft.id, int(row))
-  J.text('i:', row, draft.input)
-  added[draft.kind] = (added[draft.kind] or 0) + 1
+  Q.addInput(row, draft.input)
+  R.count(draft.kind, 'jobs', 1)
   J.set(j, 'dk', draft.dk)
   if draft.ks then K.setKeys(j, draft.ks, draft.fair) end
-  J.set(j, 'ra', runAtOf(draft, latest))
+  local runAt = runAtOf(draft, latest)
+  J.set(j, 'ra', runAt)
+  J.set(j, 'xp', expiryOf(draft, runAt))
   J.set(j, 'la', latest)
   if parent then J.set(j, 'pr', parent) end
   J.set(j, 'tr', draft.trace)
   K.relocate(j)
   J.enter(j)
   return j
-end
--- How many jobs a kind has ever had, less those that were purged: what is in no index has succeeded.
-function D.count()
-  for kind, count in pairs(added) do call('HINCRBY', T .. 'k:' .. int(kind), 'jobs', count) end
-  added = {}
 end
 local function replace(holder, draft)
   local latest = tonumber(holder.d.la or nil) or latestOf(draft)
@@ -102,10 +50,11 @@ local function replace(holder, draft)
   if not runAt and due and due > now then runAt = due end
   J.leave(holder)
   if K.unplace(holder) then for _, key in ipairs(K.list(holder)) do K.wake(key.id) end end
-  J.text('i:', holder.row, draft.input)
+  J.setInput(holder.row, draft.input)
   holder.priority = draft.priority
   if draft.ks then K.setKeys(holder, draft.ks, draft.fair) end
   J.set(holder, 'ra', runAt)
+  J.set(holder, 'xp', expiryOf(draft, runAt))
   J.set(holder, 'la', latest)
   K.relocate(holder)
   J.enter(holder)
@@ -115,34 +64,44 @@ local function markRerun(holder, draft)
   local latest = tonumber(call('HGET', key, 'la') or nil) or latestOf(draft)
   local runAt = runAtOf(draft, latest)
   call('HSET', key, 'id', draft.id, 'input', draft.input, 'priority', int(draft.priority), 'dk', draft.dk, 'ks', draft.ks or '', 'fr', draft.fair or '',
-    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '', 'tr', draft.trace or '')
+    'ra', runAt and int(runAt) or '', 'la', latest and int(latest) or '', 'xp', draft.expires and int(draft.expires) or '', 'tr', draft.trace or '')
   J.set(holder, 'rr', '1')
 end
 -- An unfinished job that has run, or will, has the key of this draft.
 local function meet(holder, draft)
-  if not draft.policy then return {holder.id, 0, ''} end
+  if not draft.policy then return 'k' .. holder.id end
   if holder.state == QUEUED and holder.fence == 0 then
     replace(holder, draft)
-    return {holder.id, 0, 'replaced'}
+    return 'p' .. holder.id
   end
-  if draft.policy == 'replace' then return {holder.id, 0, ''} end
+  if draft.policy == 'replace' then return 'k' .. holder.id end
   markRerun(holder, draft)
-  return {holder.id, 0, 'rerun'}
+  return 'r' .. holder.id
 end
+-- What became of each: 1 it was created, 0 its id is known; or the id of the job that has its key, behind k (that is kept as it is), p (it was
+-- replaced by the draft) or r (it will run again).
 function D.enqueue(drafts, parent)
   local answers = {}
   if #drafts == 0 then return answers end
-  D.prefetch(drafts)
+  Q.prefetch(drafts)
+  local plain = {}
   for i, draft in ipairs(drafts) do
     local known = J.rowOf(draft.id)
     local holder = not known and draft.dk and call('HGET', T .. 'dk:' .. int(draft.kind), draft.dk)
-    if known then answers[i] = {draft.id, 0, ''}
+    if known then answers[i] = '0'
     elseif holder then answers[i] = meet(J.get(tonumber(holder)), draft)
+    elseif draft.isPlain and not parent then
+      -- The same id a second time is known.
+      rowsById[draft.id] = 0
+      plain[#plain + 1] = draft
+      answers[i] = '1'
     else
+      if #plain > 0 then Q.insert(plain) plain = {} end
       D.insert(draft, parent, latestOf(draft))
-      answers[i] = {draft.id, 1, ''}
+      answers[i] = '1'
     end
   end
+  if #plain > 0 then Q.insert(plain) end
   return answers
 end
 local function rerun(j)
@@ -153,7 +112,8 @@ local function rerun(j)
   J.set(j, 'rr', nil)
   if not kept.id or J.rowOf(kept.id) then return end
   D.insert({id = kept.id, kind = j.kind, input = kept.input, priority = tonumber(kept.priority), runAt = tonumber(kept.ra), delay = 0, dk = kept.dk,
-    ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil, trace = (kept.tr or '') ~= '' and kept.tr or nil}, nil, tonumber(kept.la))
+    expires = tonumber(kept.xp or nil), ks = kept.ks ~= '' and kept.ks or nil, fair = (kept.fr or '') ~= '' and kept.fr or nil,
+    trace = (kept.tr or '') ~= '' and kept.tr or nil}, nil, tonumber(kept.la))
 end
 `;
 
@@ -187,12 +147,11 @@ function X.forget(j)
   for _, one in ipairs(call('SMEMBERS', T .. 'al:' .. row)) do call('SREM', T .. 'wa:' .. one, row) end
   call('DEL', T .. 'al:' .. row, T .. 'aw:' .. row, T .. 'wt:' .. row)
 end
-function X.begin(j, wait)
-  X.forget(j)
+-- Whom it waits for. Before it does, this changes nothing: only a job that waits is woken.
+function X.await(j, ids)
   local row = int(j.row)
-  call('HSET', T .. 'wt:' .. row, 'step', wait.step, 'due', wait.forMs and int(now + wait.forMs) or '', 'signal', wait.signal or '', 'jobs', wait.jobs and '1' or '')
   J.set(j, 'wt', '1')
-  for _, id in ipairs(wait.jobs or {}) do
+  for _, id in ipairs(ids) do
     local one = J.byId(id)
     if one then
       call('SADD', T .. 'al:' .. row, int(one.row))
@@ -201,6 +160,11 @@ function X.begin(j, wait)
       if one.state < SUCCEEDED then call('SADD', T .. 'aw:' .. row, int(one.row)) end
     end
   end
+end
+function X.begin(j, wait)
+  if not wait.isPrepared then X.forget(j) end
+  call('HSET', T .. 'wt:' .. int(j.row), 'step', wait.step, 'due', wait.forMs and int(now + wait.forMs) or '', 'signal', wait.signal or '', 'jobs', wait.jobs and '1' or '')
+  X.await(j, wait.jobs or {})
   if wait.signal or wait.jobs then X.wake(j) end
 end
 -- A job has ended, or was taken out of its end again. Every change of a job's state comes through here.
@@ -238,7 +202,7 @@ function C.read()
     local wait = {step = arg(), forMs = optnum()}
     if what == 'signal' then wait.signal = arg() end
     if what == 'jobs' then
-      wait.jobs = {}
+      wait.jobs, wait.isPrepared = {}, arg() == '1'
       for i = 1, num() do wait.jobs[i] = arg() end
     end
     c.wait = wait
@@ -262,7 +226,7 @@ function C.counters(j, c)
   end
 end
 local function setResult(j, result)
-  if result then J.text('o:', j.row, result) elseif j.state >= SUCCEEDED or j.had then call('HDEL', T .. 'o:' .. page(j.row), slot(j.row)) end
+  if result then J.setResult(j.row, result) elseif j.state >= SUCCEEDED or j.had then call('HDEL', T .. 'o:' .. page(j.row), slot(j.row)) end
 end
 -- Writes the change, or its alternative if a cancel was requested, and its history. Returns which.
 function C.apply(j, change, actor, incident)
@@ -300,11 +264,11 @@ end
 /**
  * A cancel that includes the children of a job, as in sqlite/families.ts. `fc` has one field for each such parent, who asked and the change of a
  * child as its arguments; `fd` has those parents that may have children left to cancel. `ch:` of a parent has its children that have not begun, and
- * follows from their records, so a piece needs no cursor: what is cancelled leaves it.
+ * follows from their records, so a piece needs no cursor: what is cancelled leaves it. `EXPIRE` is the change of a job that expires (scripts.ts).
  */
 export const FAMILIES = /* lua */ `
-local F = {}
-local PIECE = 250
+F = {}
+local PIECE, EXPIRY_PIECE = 250, 500
 function F.record(j, actor, change)
   wrote = true
   call('HSET', T .. 'fc', int(j.row), cjson.encode({actor, change}))
@@ -328,6 +292,18 @@ local function changeOf(texts)
   local change = C.read()
   A, at = args, position
   return change
+end
+-- Ends a piece of the jobs of which no attempt has begun in time: \`expire\` of job/transitions.ts. Returns whether more are left.
+function F.expirePiece()
+  local rows = call('ZRANGEBYSCORE', T .. 'xp', '-inf', int(now), 'LIMIT', 0, EXPIRY_PIECE)
+  if #rows == 0 then return false end
+  wrote = true
+  for i = 1, #rows do rows[i] = tonumber(rows[i]) end
+  J.fetch(rows)
+  local change = changeOf(EXPIRE)
+  for _, row in ipairs(rows) do C.apply(J.get(row), change, 'system/expiry', nil) end
+  settleIndexes()
+  return #rows == EXPIRY_PIECE
 end
 -- Cancels a piece of the family that has waited longest. Indexes are settled.
 function F.cancelPiece()

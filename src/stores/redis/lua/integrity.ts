@@ -5,8 +5,8 @@
 
 /**
  * Calls `put(type, key, member, value)` for everything that has to be kept because of this record. Types: h: field of a hash. s: member of a set.
- * z: member of a sorted set with this score. o: likewise, its order may be that of settings that have changed. l: likewise, at this score or a
- * lower one. r: member of a sorted set that several jobs share. f: likewise, of a set. n: adds one to a score. c: adds one to a field.
+ * q: the rank of a ready job of a kind, which is its member. z: member of a sorted set with this score. o: likewise, its order may be that of settings that have changed. l: likewise, at this score or a
+ * lower one. k: member of a sorted set at this score, in which there is more than follows from the records of jobs: it is never removed. r: member of a sorted set that several jobs share. f: likewise, of a set. n: adds one to a score. c: adds one to a field.
  */
 export const INDEXES = /* lua */ `
 local I = {}
@@ -16,6 +16,7 @@ function I.each(j, put)
   put('h', idKey(j.id), j.id, row)
   put('c', T .. 'k:' .. kind, 'jobs', 1)
   if isNewChild(j) then put('z', T .. 'ch:' .. d.pr, row, j.row) end
+  if mayExpire(j) then put('z', T .. 'xp', row, tonumber(d.xp)) end
   if j.state == QUEUED then
     local lane = LANES[d.ln] and d.ln or nil
     if lane == 'z' then
@@ -30,15 +31,25 @@ function I.each(j, put)
       if d.rg then put('r', T .. 'hr:' .. d.dr, d.fr, d.fr) end
       put('s', T .. 'hk:' .. kind, row)
       if not K.isGate(d.dr) then put('n', T .. 'doors', d.dr, 1) end
-    else put('z', T .. 'r:' .. kind, row, rank(j)) end
+    else
+      put('q', T .. 'rs:' .. kind, j.kind, rank(j))
+      put('c', T .. 'k:' .. kind, 'rd', 1)
+    end
   elseif j.state == RUNNING then
     put('s', T .. 'held:' .. int(j.worker), row)
-    put('s', T .. 'run:' .. kind, row)
+    put('c', T .. 'k:' .. kind, 'rn', 1)
     if d.ca then put('s', T .. 'cc:' .. int(j.worker), row) end
     if j.deadline then put('l', T .. 'dl', int(j.worker), j.deadline + (kindOf(j.kind).grace or 0)) end
   elseif j.state > SUCCEEDED then put('s', T .. 't' .. j.state .. ':' .. kind, row) end
   if d.dk and j.state < SUCCEEDED then put('h', T .. 'dk:' .. kind, d.dk, row) end
   if d.fr then put('f', T .. 'fk', kind) end
+  if d.sn then put('k', T .. 'so:' .. d.sn, j.id, tonumber(d.sa)) end
+  if d.bn and call('EXISTS', T .. 'b:' .. d.bn) == 1 then
+    local round = d.bn .. ':' .. d.br
+    put('k', T .. 'bb:' .. round, row, tonumber(d.bo))
+    local endedBadly = (j.state == 3 or j.state == 5) and string.find(d.mk or '0', '0', 1, true)
+    if endedBadly or call('EXISTS', T .. 'br:' .. round .. ':' .. d.bo) == 1 then put('k', T .. 'bf:' .. round, d.bo, tonumber(d.bo)) end
+  end
   for _, key in ipairs(d.pl and K.list(j) or {}) do
     if d.pl == 't' then
       put('s', T .. 'kt:' .. key.id, row)
@@ -59,6 +70,7 @@ function I.names(j, name)
   local row = int(j.row)
   I.each(j, function(type, key) if type == 'h' or type == 's' or type == 'z' or type == 'o' or type == 'r' then name(key, type) end end)
   name(T .. 'ch:' .. row, 'z')
+  name(T .. 'xp', 'z')
   name(T .. 'wa:' .. row, 's')
   name(T .. 'aw:' .. row, 's')
   for _, key in ipairs(K.bounds(j)) do
@@ -121,13 +133,18 @@ local nextPage = I.pages(num(), function(j)
   I.each(j, function(type, key, member, value)
     if type == 'h' then
       if call('HGET', key, member) ~= value then missing(key) end
+    elseif type == 'q' then
+      local c = int(floor(value / 256))
+      local rows = call('ZSCORE', T .. 'r:' .. int(member), c) and call('HGET', key, c)
+      if not rows or not string.find(rows, string.char(value % 256), 1, true) then missing(key) end
     elseif type == 's' or type == 'f' then
       if call('SISMEMBER', key, member) == 0 then missing(key) end
-    elseif type == 'z' or type == 'o' or type == 'l' or type == 'r' then
+    elseif type == 'z' or type == 'o' or type == 'l' or type == 'r' or type == 'k' then
       local score = tonumber(call('ZSCORE', key, member) or nil)
-      if not score or (type == 'z' and score ~= value) or (type == 'l' and key == T .. 'zk' and score > value) then missing(key) end
+      if not score or ((type == 'z' or type == 'k') and score ~= value) or (type == 'l' and key == T .. 'zk' and score > value) then missing(key) end
     end
     if type == 'n' or type == 'c' then add(type, key, member, 1)
+    elseif type == 'q' then add('q', key, nil, 1)
     elseif type == 'h' or type == 's' or type == 'z' or type == 'o' then add(type == 'o' and 'z' or type, key, nil, 1) end
   end)
   I.names(j, function(key, type)
@@ -139,7 +156,7 @@ local nextPage = I.pages(num(), function(j)
     wrong[#wrong + 1] = 'job ' .. j.id .. ' is held by a worker that has no row'
   end
   if j.had and next(j.d) == nil then wrong[#wrong + 1] = 'job ' .. j.id .. ' has lost the part of its record in d:' .. row .. ' (its counters, its time, its keys)' end
-  list[#list + 1] = {j.id, kindOf(j.kind).name or '', call('HGET', T .. 'i:' .. page(j.row), slot(j.row)) or '', call('HGET', T .. 'o:' .. page(j.row), slot(j.row)) or '',
+  list[#list + 1] = {j.id, kindOf(j.kind).name or '', J.input(j.row), J.result(j.row),
     j.d.st and call('HGETALL', T .. 's:' .. row) or {}, j.state}
 end)
 local flat = {}
@@ -155,6 +172,11 @@ for i = 1, num() do
   local type, key, member = sub(name, 1, 1), string.match(sub(name, 2), '^([^' .. FIELD .. ']*)' .. FIELD .. '?(.*)$')
   local has
   if type == 'h' then has = call('HLEN', key)
+  elseif type == 'q' then
+    has = 0
+    local chunks = call('HVALS', key)
+    for _, rows in ipairs(chunks) do has = has + #rows end
+    if call('ZCARD', (string.gsub(key, 'rs:(%d+)$', 'r:%1'))) ~= #chunks then has = -1 end
   elseif type == 's' then has = call('SCARD', key)
   elseif type == 'z' then has = call('ZCARD', key)
   elseif type == 'n' then has = tonumber(call('ZSCORE', key, member) or 0)
@@ -239,10 +261,11 @@ return I.pages(p, function(j)
   local orphan = j.state == RUNNING and not call('HGET', T .. 'w:' .. int(j.worker), 'id')
   I.each(j, function(type, key, member, value)
     if type == 'h' then call('HSET', key, member, value)
+    elseif type == 'q' then R.add(member, value)
     elseif type == 's' or type == 'f' then call('SADD', key, member)
     elseif type == 'l' then call('ZADD', key, 'LT', int(value), member)
     elseif type == 'n' then call('ZINCRBY', key, 1, member)
-    elseif type == 'c' then call('HINCRBY', key, member, 1)
+    elseif type == 'c' then if member ~= 'rd' then call('HINCRBY', key, member, 1) end
     else call('ZADD', key, int(value), member) end
     local awaited = type == 's' and string.match(key, ':wa:(%d+)$')
     if awaited then J.set(J.get(tonumber(awaited)), 'wa', '1') end
@@ -259,7 +282,7 @@ if from == 1 then
   for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
     local name = call('HGET', T .. 'k:' .. int(n), 'name')
     if name then call('HSET', T .. 'kinds', name, int(n)) end
-    call('HSET', T .. 'k:' .. int(n), 'jobs', '0')
+    call('HSET', T .. 'k:' .. int(n), 'jobs', '0', 'rd', '0', 'rn', '0')
   end
 end
 return I.workers(from, function(n, id, state, incident, heartbeat)

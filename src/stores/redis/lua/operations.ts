@@ -1,35 +1,138 @@
 // Lua: what is changed by hand, retention, and the store's own epoch and runs.
+import { MAX_AUDIT } from "../../../job/audit.ts";
+
+/** Keeps what a person changed, if something was: in the same script. A bulk change adds to its entry with each chunk. */
+const AUDIT = /* lua */ `
+local function readEntry()
+  local id = opt()
+  return id and {id = id, actor = arg(), action = arg(), target = arg(), reason = arg()} or nil
+end
+local function audit(entry, count)
+  if not entry or count == 0 then return end
+  wrote = true
+  local kept = call('HGET', T .. 'au', entry.id)
+  if kept then
+    entry = cjson.decode(kept)
+    entry.count = entry.count + count
+  else
+    entry.at, entry.count = now, count
+    call('ZADD', T .. 'an', call('HINCRBY', T .. 'meta', 'audits', 1), entry.id)
+    if call('ZCARD', T .. 'an') > ${MAX_AUDIT} then call('HDEL', T .. 'au', call('ZPOPMIN', T .. 'an')[1]) end
+  end
+  call('HSET', T .. 'au', entry.id, cjson.encode(entry))
+end
+`;
+
+const APPLY_BY_HAND = /* lua */ `
+local function cancel(j, actor, request, family, change)
+  if family and (j.state < SUCCEEDED or j.state == 4) then F.record(j, actor, family) end
+  if family and j.state == 4 then return {'applied', 4} end
+  if j.state == RUNNING then
+    J.askToEnd(j, actor, request)
+    return {'requested'}
+  end
+  if j.state ~= QUEUED then return {'wrong-state', j.state} end
+  C.apply(j, change, actor, nil)
+  return {'applied', 4}
+end
+local function retry(j, actor, changes)
+  if j.state < SUCCEEDED then return {'wrong-state', j.state} end
+  -- Nothing is left of it that could run.
+  if j.d.oc == 'removed' then return {'missing'} end
+  local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
+  if batch then return {'of-batch', batch} end
+  local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
+  if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
+  -- Asked for again by a person: it has all the time that it needs.
+  J.set(j, 'xp', nil)
+  C.apply(j, changes[j.state], actor, nil)
+  F.withdraw(j.row)
+  return {'applied', 0}
+end
+`;
+
+/** One change of many jobs. With each id comes what is its own: a new input with its checksum, or the change of its children. */
+export const CHANGE = /* lua */ `
+${AUDIT}
+${APPLY_BY_HAND}
+local what, actor, entry, request, changes = arg(), arg(), readEntry(), arg(), {}
+for i = 1, num() do
+  local state = num()
+  changes[state] = C.read()
+end
+local function promote(j)
+  if j.state ~= QUEUED then return {'wrong-state', j.state} end
+  local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
+  if batch then return {'of-batch', batch} end
+  local due = J.runAt(j)
+  if not due or due <= now or due == NEVER_DUE or j.d.oc == 'waiting' then return {'not-delayed'} end
+  C.apply(j, changes[QUEUED], actor, j.d.ic)
+  return {'applied', 0}
+end
+local function edit(j, input)
+  J.setInput(j.row, input)
+  call('UNLINK', T .. 's:' .. int(j.row))
+  X.forget(j)
+  J.set(j, 'st', nil)
+  J.set(j, 'wt', nil)
+end
+-- What comes after it by its dedupe key has its contents, and goes with it.
+local function remove(j, own)
+  if j.state == RUNNING then return {'wrong-state', j.state} end
+  local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
+  if batch then return {'of-batch', batch} end
+  if j.d.rr then
+    call('DEL', T .. 'rr:' .. int(j.row))
+    J.set(j, 'rr', nil)
+  end
+  C.apply(j, changes[j.state], actor, nil)
+  if j.d.sn then call('ZREM', T .. 'so:' .. j.d.sn, j.id) end
+  -- As long as its parent is unfinished, its record stays, without contents.
+  if not P.isKept(j) then
+    P.remove(j)
+    return {'removed'}
+  end
+  local row = int(j.row)
+  J.setInput(j.row, own)
+  call('UNLINK', T .. 'hi:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row)
+  X.forget(j)
+  for _, name in ipairs({'dk', 'pg', 'st', 'lg', 'sg', 'wt', 'sn', 'sa', 'su', 'tr'}) do J.set(j, name, nil) end
+  return {'removed'}
+end
+local answers, changed = {}, 0
+for i = 1, num() do
+  local id, own = arg(), opt()
+  local j = J.byId(id)
+  local answer
+  if not j then answer = {'missing'}
+  elseif what == 'cancel' then answer = cancel(j, actor, request, own, changes[QUEUED])
+  elseif what == 'retry' then
+    answer = retry(j, actor, changes)
+    if own and answer[1] == 'applied' then edit(j, own) end
+  elseif what == 'promote' then answer = promote(j)
+  else answer = remove(j, own) end
+  if answer[1] == 'applied' or answer[1] == 'requested' or answer[1] == 'removed' then changed = changed + 1 end
+  answers[i] = answer
+end
+audit(entry, changed)
+return answers
+`;
 
 export const CANCEL = /* lua */ `
+${APPLY_BY_HAND}
 local id, actor, request, family = arg(), arg(), arg(), opt()
 local j = J.byId(id)
-if not j then return {'missing'} end
-if family and (j.state < SUCCEEDED or j.state == 4) then F.record(j, actor, family) end
-if family and j.state == 4 then return {'applied', 4} end
-if j.state == RUNNING then
-  J.askToEnd(j, actor, request)
-  return {'requested'}
-end
-if j.state ~= QUEUED then return {'wrong-state', j.state} end
-C.apply(j, C.read(), actor, nil)
-return {'applied', 4}
+return j and cancel(j, actor, request, family, C.read()) or {'missing'}
 `;
 
 /** The changes from each terminal state come along, because only here is known which of them applies. */
 export const RETRY = /* lua */ `
-local id, actor = arg(), arg()
+${APPLY_BY_HAND}
+local id, actor, changes = arg(), arg(), {}
 local j = J.byId(id)
 if not j then return {'missing'} end
-if j.state < SUCCEEDED then return {'wrong-state', j.state} end
-local batch = j.d.bn and call('HGET', T .. 'b:' .. j.d.bn, 'id')
-if batch then return {'of-batch', batch} end
-local holder = j.d.dk and call('HGET', T .. 'dk:' .. int(j.kind), j.d.dk)
-if holder then return {'key-held', J.get(tonumber(holder)).id, j.d.dk} end
-local changes = {}
 for state = 2, 5 do changes[state] = C.read() end
-C.apply(j, changes[j.state], actor, nil)
-F.withdraw(j.row)
-return {'applied', 0}
+return retry(j, actor, changes)
 `;
 
 export const SIGNAL = /* lua */ `
@@ -49,6 +152,8 @@ return {'kept'}
 `;
 
 export const SET_LIMIT = /* lua */ `
+${AUDIT}
+local entry = readEntry()
 local id, limit, key = arg(), arg(), arg()
 for _, name in ipairs({'running', 'interval', 'burst', 'weight'}) do
   local value = opt()
@@ -56,6 +161,7 @@ for _, name in ipairs({'running', 'interval', 'burst', 'weight'}) do
 end
 K.keep(id, limit, key)
 K.wake(id)
+audit(entry, 1)
 return 1
 `;
 
@@ -64,11 +170,14 @@ return 1
  * left, and is called again until none is.
  */
 export const PAUSE_KEY = /* lua */ `
+${AUDIT}
+local entry = readEntry()
 local id, limit, key, again, pauses, why, forMs = arg(), arg(), arg(), arg() == '1', arg() == '1', arg(), optnum()
 local kept = T .. 'key:' .. id
 if not again then
   if pauses then call('HSET', kept, 'pa', int(now), 'pu', forMs and int(now + forMs) or '', 'why', why) else call('HDEL', kept, 'pa', 'pu', 'why') end
   K.keep(id, limit, key)
+  audit(entry, 1)
 end
 local rows = pauses and call('SRANDMEMBER', T .. 'ku:' .. id, 200) or {}
 for _, row in ipairs(rows) do
@@ -83,10 +192,21 @@ return call('SCARD', settled(T .. 'ku:' .. id)) > 0 and pauses and 1 or 0
 `;
 
 export const SET_PAUSED = /* lua */ `
+${AUDIT}
+local entry = readEntry()
 local n = kindNamed(arg())
 if not n then return 0 end
 wrote = true
-call('HSET', T .. 'k:' .. int(n), 'paused', arg())
+local key = T .. 'k:' .. int(n)
+if arg() == '1' then
+  local by, why, untilAt, forMs = arg(), arg(), optnum(), optnum()
+  local ends = untilAt or (forMs and now + forMs) or nil
+  call('HSET', key, 'paused', '1', 'pauseAt', int(now), 'pauseUntil', ends and int(ends) or '', 'pauseBy', by, 'pauseWhy', why)
+else
+  call('HSET', key, 'paused', '0')
+  call('HDEL', key, 'pauseAt', 'pauseUntil', 'pauseBy', 'pauseWhy')
+end
+audit(entry, 1)
 return 1
 `;
 
@@ -97,9 +217,14 @@ function P.remove(j)
   wrote = true
   local row = int(j.row)
   J.leave(j)
-  call('HDEL', T .. 'j:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'i:' .. page(j.row), slot(j.row))
-  call('HDEL', T .. 'o:' .. page(j.row), slot(j.row))
+  local p = page(j.row)
+  call('HDEL', T .. 'j:' .. p, slot(j.row))
+  -- The places of the others stay; what is left of a page goes with its last job.
+  if call('EXISTS', T .. 'j:' .. p) == 0 then call('UNLINK', T .. 'i:' .. p, T .. 'o:' .. p)
+  else
+    J.setInput(j.row, '')
+    call('HDEL', T .. 'o:' .. p, slot(j.row))
+  end
   call('HDEL', idKey(j.id), j.id)
   call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
   call('DEL', T .. 'hi:' .. row)
@@ -113,6 +238,9 @@ function P.remove(j)
     call('UNLINK', T .. 'd:' .. row, T .. 's:' .. row, T .. 'l:' .. row, T .. 'wa:' .. row, T .. 'sg:' .. row, T .. 'sq:' .. row, T .. 'rr:' .. row)
   end
   jobs[j.row] = false
+  rowsById[j.id] = false
+  -- One that has just ended has been written in memory.
+  dirty[j.row] = nil
 end
 -- The blocks of a batch stay as long as it does.
 function P.isKept(j)
@@ -123,7 +251,17 @@ end
 
 /** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
 export const PURGE = /* lua */ `
-local finishedBefore, incidentsBefore, limit = now - num(), now - num(), num()
+local finishedMs, incidentsBefore, limit = num(), now - num(), num()
+local keep, shortest = hash(call('HGETALL', T .. 'keep')), finishedMs
+for kind, json in pairs(keep) do
+  keep[kind] = cjson.decode(json)
+  for _, ms in pairs(keep[kind]) do shortest = math.min(shortest, ms) end
+end
+local finishedBefore = now - shortest
+local function isOld(j)
+  local own = keep[int(j.kind)]
+  return j.finished < now - (own and own[tostring(j.state)] or finishedMs)
+end
 local after, lastRow = tonumber(call('HGET', T .. 'meta', 'purged') or 0), tonumber(call('HGET', T .. 'meta', 'row') or 0)
 local low = tonumber(call('HGET', T .. 'meta', 'low') or 0)
 local p, looked, last, scanned = math.max(low, floor((after + 1) / 64)), {}, nil, 0
@@ -148,7 +286,7 @@ end
 local atEnd = (#looked < limit and p * 64 > lastRow) or (last and last.created >= finishedBefore) or false
 local gone, purged = {}, 0
 for _, j in ipairs(looked) do
-  if j.state >= SUCCEEDED and j.finished < finishedBefore and not P.isKept(j) then
+  if j.state >= SUCCEEDED and isOld(j) and not P.isKept(j) then
     purged = purged + 1
     P.remove(j)
   end
@@ -157,6 +295,12 @@ local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
 if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
 K.forgetIdle(100)
 E.forgetOld(20)
+for _, id in ipairs(call('ZRANGE', T .. 'an', 0, 99)) do
+  if cjson.decode(call('HGET', T .. 'au', id)).at >= incidentsBefore then break end
+  wrote = true
+  call('HDEL', T .. 'au', id)
+  call('ZREM', T .. 'an', id)
+end
 local incidents = 0
 for _, id in ipairs(call('ZRANGE', T .. 'inc', 0, 999)) do
   if incidents < limit then

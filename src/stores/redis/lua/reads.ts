@@ -1,12 +1,12 @@
 // Lua: the scripts that people, reports and checks read with.
 import { BEGUN } from "./blocks.ts";
+import { AT } from "./plain.ts";
 
 export const GET_JOB = /* lua */ `
 local j = J.byId(arg())
 if not j then return {} end
 local row = int(j.row)
-local p, s = page(j.row), slot(j.row)
-return {J.show(j), call('HGET', T .. 'i:' .. p, s) or '', call('HGET', T .. 'o:' .. p, s) or '', j.d.st and call('HGETALL', T .. 's:' .. row) or {},
+return {J.show(j), J.input(j.row), J.result(j.row), j.d.st and call('HGETALL', T .. 's:' .. row) or {},
   call('LRANGE', T .. 'hi:' .. row, 0, -1), j.d.lg and call('LRANGE', T .. 'l:' .. row, 0, -1) or {}, int(now)}
 `;
 
@@ -30,12 +30,15 @@ export const OUTCOMES = /* lua */ `
 local list = {}
 for i = 1, num() do
   local j = J.byId(arg())
-  list[i] = j and {j.state, call('HGET', T .. 'o:' .. page(j.row), slot(j.row)) or '', j.d.ex or ''} or {}
+  list[i] = j and {j.state, J.result(j.row), j.d.ex or ''} or {}
 end
 return list
 `;
 
-/** Walks pages from the top, at most 160 of them; says at which row it stopped, or nothing if that was all. */
+/**
+ * Walks pages from the top, at most 160 of them; says at which row it stopped, or nothing if that was all. What a record says in its bytes is compared there:
+ * a page without a hit costs 25 us, and took 150 when each of its records was taken apart.
+ */
 export const LIST = /* lua */ `
 local before, limit, state, kindName, parentId, text, createdBefore, createdAfter = num(), num(), optnum(), opt(), opt(), opt(), optnum(), optnum()
 local kind = nil
@@ -51,14 +54,30 @@ if parentId then
 end
 local lastRow = tonumber(call('HGET', T .. 'meta', 'row') or 0)
 local low = tonumber(call('HGET', T .. 'meta', 'low') or 0)
+local kindBytes = kind and struct.pack('>I2', kind)
+local function mayFit(v)
+  local b = byte(v)
+  if state and b % 8 ~= state then return false end
+  if kindBytes and sub(v, ${AT.kind}, ${AT.priority - 1}) ~= kindBytes then return false end
+  if parent and b < 8 then return false end
+  if createdBefore or createdAfter then
+    local created = struct.unpack('>I6', sub(v, ${AT.created}, ${AT.id - 1}))
+    if createdBefore and created >= createdBefore or createdAfter and created <= createdAfter then return false end
+  end
+  return not text or b >= 8 or string.find(v, text, ${AT.id}, true) ~= nil
+end
 local p, scanned, found, stopped = floor(math.min(before - 1, lastRow) / 64), 0, {}, nil
 while p >= low and scanned < 160 do
   scanned = scanned + 1
-  local flat = call('HGETALL', T .. 'j:' .. int(p))
+  local key, fits = T .. 'j:' .. int(p), false
+  for _, v in ipairs(call('HVALS', key)) do
+    if mayFit(v) then fits = true break end
+  end
+  local flat = fits and call('HGETALL', key) or {}
   local rows = {}
   for i = 1, #flat, 2 do
     local row = p * 64 + tonumber(flat[i])
-    if row < before then rows[#rows + 1] = {row, flat[i + 1]} end
+    if row < before and mayFit(flat[i + 1]) then rows[#rows + 1] = {row, flat[i + 1]} end
   end
   table.sort(rows, function(a, b) return a[1] > b[1] end)
   for _, one in ipairs(rows) do
@@ -71,6 +90,8 @@ while p >= low and scanned < 160 do
       stopped = j.row
     end
   end
+  -- Records that are taken apart, each with a hash of its own perhaps, take longer than those that are not.
+  scanned = scanned + #rows / 10
   p = p - 1
 end
 if p >= low then return {found, int((p + 1) * 64), int(now)} end
@@ -84,15 +105,36 @@ for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
   local all = tonumber(call('HGET', T .. 'k:' .. k, 'jobs'))
   local due = call('ZCOUNT', T .. 'z:' .. k, '-inf', int(now))
   local delayed = call('ZCARD', T .. 'z:' .. k) - due
-  local ready = call('ZCARD', T .. 'r:' .. k) + call('ZCARD', T .. 'u:' .. k) + due
-  local held, running = call('SCARD', T .. 'hk:' .. k), call('SCARD', T .. 'run:' .. k)
+  local ready = R.ready(n) + call('ZCARD', T .. 'u:' .. k) + due
+  local held, running = call('SCARD', T .. 'hk:' .. k), tonumber(call('HGET', T .. 'k:' .. k, 'rn') or 0)
   local dead, cancelled, quarantined = call('SCARD', T .. 't3:' .. k), call('SCARD', T .. 't4:' .. k), call('SCARD', T .. 't5:' .. k)
   local oldest = ''
-  local first = call('ZRANGE', T .. 'r:' .. k, 0, 0)[1]
-  local j = first and J.get(tonumber(first))
+  local first = R.first(n, 1)[1]
+  local j = first and J.get(first % RANKS)
   if j then oldest = int(math.max(0, now - math.max(j.created, J.runAt(j) or 0))) end
+  local pause = kind.paused and call('HMGET', T .. 'k:' .. k, 'pauseAt', 'pauseUntil', 'pauseBy', 'pauseWhy') or {}
+  for i = 1, 4 do pause[i] = pause[i] or '' end
   list[n] = {kind.name, kind.paused and 1 or 0, ready, oldest, delayed, held, running,
-    all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined}
+    all - ready - delayed - held - running - dead - cancelled - quarantined, dead, cancelled, quarantined, pause}
+end
+return list
+`;
+
+/** What people changed: au has the entries by id, as JSON, and an their ids in the order in which they were written. */
+export const AUDIT = /* lua */ `
+local actor, action, target, limit, after = opt(), opt(), opt(), num(), opt()
+local list, most = {}, '+inf'
+if after then
+  local score = call('ZSCORE', T .. 'an', after)
+  if not score then return list end
+  most = '(' .. score
+end
+local ids = call('ZREVRANGEBYSCORE', T .. 'an', most, '-inf', 'LIMIT', 0, (actor or action or target) and 10000 or limit)
+for _, id in ipairs(ids) do
+  if #list == limit then break end
+  local text = call('HGET', T .. 'au', id)
+  local e = cjson.decode(text)
+  if (not actor or e.actor == actor) and (not action or e.action == action) and (not target or e.target == target) then list[#list + 1] = text end
 end
 return list
 `;
@@ -128,11 +170,21 @@ local n = kindNamed(arg())
 return n and call('HGET', T .. 'k:' .. int(n), 'settings') or ''
 `;
 
+/** How many jobs are in 1,000 chunks in front of it, and from which chunk on there are more; nothing: that was all. 256,000 jobs take 0.6 ms. */
 export const AHEAD = /* lua */ `
-local j = J.byId(arg())
-if not j or j.state ~= QUEUED or j.d.ln then return '' end
-local before = call('ZRANK', T .. 'r:' .. int(j.kind), int(j.row))
-return before and int(before) or ''
+local j, from = J.byId(arg()), num()
+if not j or j.state ~= QUEUED or j.d.ln then return {} end
+local order, rows, c = T .. 'r:' .. int(j.kind), T .. 'rs:' .. int(j.kind), floor(rank(j) / 256)
+local own = call('ZRANK', order, int(c))
+local position = own and string.find(call('HGET', rows, int(c)), string.char(rank(j) % 256), 1, true)
+if not position then return {} end
+local upTo = math.min(own, from + 1000)
+local before = 0
+if upTo > from then
+  for _, one in ipairs(call('HMGET', rows, unpack(call('ZRANGE', order, from, upTo - 1)))) do before = before + #(one or '') end
+end
+if upTo < own then return {before, upTo} end
+return {before + position - 1, ''}
 `;
 
 export const SUSPECTS = /* lua */ `

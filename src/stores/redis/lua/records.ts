@@ -1,8 +1,11 @@
-// Lua: what every script begins with, and the records of jobs. A job's record is a slot of 42 bytes and its id in a hash of 64 jobs, which Redis
-// keeps as one compact block as long as no value is longer than 64 bytes. What only some jobs have is in a hash of their own (`d:`). Both are the
-// truth: every other key can be rebuilt from them.
+// Lua: what every script begins with, and the records of jobs. A job's record is a slot of 42 bytes and its id in a hash of 64 jobs (`j:`), which Redis
+// keeps as one compact block as long as no value is longer than 64 bytes. Its input is in a list of the same 64 jobs (`i:`) at the place of its slot: a
+// hash would need 55 bytes more for each, because inputs are longer. What only some jobs have is in a hash of their own (`d:`). These are the truth:
+// every other key can be rebuilt from them.
 //
 // Nothing is rolled back. So a script reads and checks everything first, changes records in memory, and writes them at its end (`J.flush`).
+
+import { AT, SLOT } from "./plain.ts";
 
 /** `RUN`, `REPAIRS`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
 export const BASE = /* lua */ `
@@ -21,7 +24,7 @@ if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
-local K, B
+local K, B, R, D, F
 local function hash(flat)
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end
@@ -55,6 +58,7 @@ end
 local function settleIndexes()
   for key, of in pairs(pending) do many(of[1], key, of[2]) end
   pending = {}
+  R.flush()
 end
 -- Before a key is read that may have writes gathered.
 local function settled(key)
@@ -65,8 +69,10 @@ local kindsRead = {}
 local function kindOf(n)
   local k = kindsRead[n]
   if k == nil then
-    local v = call('HMGET', T .. 'k:' .. int(n), 'name', 'timeout', 'runtime', 'grace', 'paused')
-    k = {n = n, name = v[1], timeout = tonumber(v[2] or nil), runtime = tonumber(v[3] or nil), grace = tonumber(v[4] or nil), paused = v[5] == '1'}
+    local v = call('HMGET', T .. 'k:' .. int(n), 'name', 'timeout', 'runtime', 'grace', 'paused', 'pauseUntil')
+    local resumes = tonumber(v[6] or nil)
+    k = {n = n, name = v[1], timeout = tonumber(v[2] or nil), runtime = tonumber(v[3] or nil), grace = tonumber(v[4] or nil),
+      paused = v[5] == '1' and not (resumes and resumes <= now), resumes = resumes}
     kindsRead[n] = k
   end
   return k
@@ -82,22 +88,13 @@ local function kindNamed(name)
 end
 `;
 
-/**
- * state and flags, kind, priority, fence, worker, epoch, started, deadline (as distance from started, plus one; 0: none), finished, created; then
- * the id. With an id of 22 characters these are 64 bytes.
- */
-export const SLOT = ">BI2i2I4I4I6I6I5I6I6";
-export const SLOT_BYTES = 42;
-
 export const RECORDS = /* lua */ `
 local J = {}
 local jobs, dirty, texts = {}, {}, {}
-local function page(row) return int(floor(row / 64)) end
-local function slot(row) return int(row % 64) end
 local function parse(row, v)
-  local b, kind, priority, fence, worker, epoch, started, left, finished, created = struct.unpack('${SLOT}', v)
+  local b, finished, fence, worker, epoch, started, left, kind, priority, created = struct.unpack('${SLOT}', v)
   local j = {row = row, state = b % 8, kind = kind, priority = priority, fence = fence, worker = worker, epoch = epoch, started = started,
-    deadline = left > 0 and started + left - 1 or nil, finished = finished, created = created, id = sub(v, ${SLOT_BYTES + 1}), had = b >= 8}
+    deadline = left > 0 and started + left - 1 or nil, finished = finished, created = created, id = sub(v, ${AT.id}), had = b >= 8}
   j.d = j.had and hash(call('HGETALL', T .. 'd:' .. int(row))) or {}
   jobs[row] = j
   return j
@@ -110,9 +107,7 @@ function J.get(row)
   jobs[row] = false
   return false
 end
-local function idKey(id) return T .. 'x:' .. sub(id, 1, 7) end
 -- The row of an id, or false; also of one that this very script has added.
-local rowsById = {}
 function J.rowOf(id)
   local row = rowsById[id]
   if row == nil then
@@ -158,13 +153,23 @@ function J.set(j, name, value)
   dirty[j.row] = j
   wrote = true
 end
--- An input or a result, with its checksum in front.
-function J.text(which, row, text)
-  local key = T .. which .. page(row)
+-- Inputs and results have their checksums in front.
+function J.setResult(row, text)
+  local key = T .. 'o:' .. page(row)
   local list = texts[key]
   if not list then list = {} texts[key] = list end
   list[#list + 1] = slot(row)
   list[#list + 1] = text
+end
+function J.result(row) return call('HGET', T .. 'o:' .. page(row), slot(row)) or '' end
+function J.setInput(row, text)
+  Q.flushInputs()
+  local key = T .. 'i:' .. page(row)
+  if call('LLEN', key) > row % 64 then call('LSET', key, slot(row), text) else Q.addInput(row, text) end
+end
+function J.input(row)
+  Q.flushInputs()
+  return call('LINDEX', T .. 'i:' .. page(row), slot(row)) or ''
 end
 function J.count(j, name) return tonumber(j.d[name] or 0) end
 function J.runAt(j) return tonumber(j.d.ra or nil) end
@@ -178,6 +183,7 @@ function J.outcome(j) return j.d.oc or (j.state == SUCCEEDED and 'succeeded') or
 function J.flush()
   settleIndexes()
   K.flush()
+  Q.flushInputs()
   local pages = {}
   for row, j in pairs(dirty) do
     if j.changed then
@@ -201,16 +207,15 @@ function J.flush()
     local list = pages[p]
     if not list then list = {} pages[p] = list end
     list[#list + 1] = slot(row)
-    list[#list + 1] = struct.pack('${SLOT}', j.state + (j.had and 8 or 0), j.kind, j.priority, j.fence, j.worker, j.epoch, j.started,
-      left, j.finished, j.created) .. j.id
+    list[#list + 1] = struct.pack('${SLOT}', j.state + (j.had and 8 or 0), j.finished, j.fence, j.worker, j.epoch, j.started, left,
+      j.kind, j.priority, j.created) .. j.id
   end
   dirty = {}
   for p, list in pairs(pages) do call('HSET', T .. 'j:' .. p, unpack(list)) end
   for key, list in pairs(texts) do call('HSET', key, unpack(list)) end
   texts = {}
 end
--- The order of a claim within all kinds: by priority, then by row.
-local function rank(j) return (1000 - j.priority) * 2199023255552 + j.row end
+local function rank(j) return (1000 - j.priority) * RANKS + j.row end
 local function suspectMember(j) return fmt('%04d:%010d:%016.0f', 1000 - j.priority, 2147483647 - J.bound(j), j.row) end
 local function delay(kind, row, due)
   call('ZADD', T .. 'z:' .. int(kind), int(due), int(row))
@@ -218,19 +223,22 @@ local function delay(kind, row, due)
 end
 -- A child that no attempt has begun: hasNotBegun of job/transitions.ts.
 local function isNewChild(j) return j.d.pr and j.state == QUEUED and j.fence == 0 end
+-- No attempt has begun, and it ends if none does in time.
+local function mayExpire(j) return j.d.xp and j.state == QUEUED and j.fence == 0 end
 -- Takes a job out of every index that its record says it is in, before that changes.
 function J.leave(j)
   local row, kind = int(j.row), int(j.kind)
   if isNewChild(j) then gather('ZREM', T .. 'ch:' .. j.d.pr, row) end
+  if mayExpire(j) then gather('ZREM', T .. 'xp', row) end
   if j.state == QUEUED then
     local lane = j.d.ln
-    if lane == nil then gather('ZREM', T .. 'r:' .. kind, row)
+    if lane == nil then R.remove(j.kind, rank(j))
     elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
     elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
     elseif lane == 'h' then K.leaveDoor(j) end
   elseif j.state == RUNNING then
     gather('SREM', T .. 'held:' .. int(j.worker), row)
-    gather('SREM', T .. 'run:' .. kind, row)
+    R.count(j.kind, 'rn', -1)
     if j.d.ca then call('SREM', T .. 'cc:' .. int(j.worker), row) end
   elseif j.state > SUCCEEDED then call('SREM', T .. 't' .. j.state .. ':' .. kind, row) end
   if j.d.dk and j.state < SUCCEEDED then call('HDEL', T .. 'dk:' .. kind, j.d.dk) end
@@ -240,6 +248,7 @@ function J.enter(j)
   local row, kind = int(j.row), int(j.kind)
   local lane = nil
   if isNewChild(j) then gather('ZADD', T .. 'ch:' .. j.d.pr, row, row) end
+  if mayExpire(j) then gather('ZADD', T .. 'xp', j.d.xp, row) end
   if j.state == QUEUED then
     local due = J.runAt(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
@@ -250,10 +259,10 @@ function J.enter(j)
       lane = 'u'
       call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
       call('ZADD', T .. 'v:' .. kind, 0, suspectMember(j))
-    else gather('ZADD', T .. 'r:' .. kind, int(rank(j)), row) end
+    else R.add(j.kind, rank(j)) end
   elseif j.state == RUNNING then
     gather('SADD', T .. 'held:' .. int(j.worker), row)
-    gather('SADD', T .. 'run:' .. kind, row)
+    R.count(j.kind, 'rn', 1)
     if j.d.ca then call('SADD', T .. 'cc:' .. int(j.worker), row) end
   elseif j.state > SUCCEEDED then call('SADD', T .. 't' .. j.state .. ':' .. kind, row) end
   if j.d.dk and j.state < SUCCEEDED then call('HSET', T .. 'dk:' .. kind, j.d.dk, row) end

@@ -51,14 +51,14 @@ for i, s in ipairs(firings) do
   else
     local own, jobs = {}, T .. 'so:' .. s.name
     for k, plan in ipairs(plans[i]) do
-      local one = enqueued[next + k]
-      own[k] = one
-      if one[2] == 1 then
-        local j = J.get(J.rowOf(one[1]))
+      local id = plan.draft.id
+      own[k] = enqueued[next + k]
+      if own[k] == '1' then
+        local j = J.get(J.rowOf(id))
         J.set(j, 'sn', s.name)
         J.set(j, 'sa', plan.at)
         J.set(j, 'su', plan.late)
-        call('ZADD', jobs, plan.at, one[1])
+        call('ZADD', jobs, plan.at, id)
       end
     end
     next = next + #plans[i]

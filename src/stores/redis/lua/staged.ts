@@ -2,19 +2,28 @@
 // all enqueued; then they are inserted in pieces, by the caller, or by the turns of workers if that is killed. So the call is still whole or nothing,
 // and no script takes longer than a piece of it.
 //
+// stp        the parents of tokens whose drafts are children, enqueued by an attempt
 // st:TOKEN   the arguments of its drafts         sta:TOKEN  what became of those that are inserted, and thereby how far it is
 // stu        all tokens, by when they were begun: what is neither decided nor forgotten within an hour is deleted by the retention
 // stc        the tokens that are decided and not wholly inserted, by when
 
 /** Arguments of one draft, as `draftArgs` makes them. */
-export const DRAFT_ARGUMENTS = 12;
+export const DRAFT_ARGUMENTS = 3;
 
 export const STAGED = /* lua */ `
 local E = {}
+local function enqueue(token, drafts)
+  if not D then return Q.enqueue(drafts) end
+  local parent = tonumber(call('HGET', T .. 'stp', token) or nil)
+  local became = D.enqueue(drafts, parent)
+  if parent and F then F.noteNewChildren(parent) end
+  return became
+end
 local PER_DRAFT, ORPHANED_MS, FORGOTTEN_MS = ${DRAFT_ARGUMENTS}, 2000, 3600000
 local function forget(token)
   call('UNLINK', T .. 'st:' .. token, T .. 'sta:' .. token)
   call('ZREM', T .. 'stu', token)
+  call('HDEL', T .. 'stp', token)
 end
 -- Inserts the next so many of a token.
 function E.insert(token, count)
@@ -25,10 +34,9 @@ function E.insert(token, count)
   local args, position = A, at
   A, at = call('LRANGE', key, from * PER_DRAFT, (from + count) * PER_DRAFT - 1), 1
   local drafts = {}
-  for i = 1, #A / PER_DRAFT do drafts[i] = D.read() end
+  for i = 1, #A / PER_DRAFT do drafts[i] = Q.read() end
   A, at = args, position
-  local became = {}
-  for i, one in ipairs(D.enqueue(drafts, nil)) do became[i] = concat(one, '\\31') end
+  local became = enqueue(token, drafts)
   if #became > 0 then many('RPUSH', inserted, became) end
   if (from + #drafts) * PER_DRAFT >= call('LLEN', key) then call('ZREM', T .. 'stc', token) end
 end
@@ -73,12 +81,27 @@ call('ZADD', T .. 'stc', int(now), token)
 return 1
 `;
 
+/** The same under the lease of an attempt, whose children they are. Returns nothing if it was decided, and otherwise why it was refused. */
+export const DECIDE_CHILDREN = /* lua */ `
+local token, count, lease, tried = arg(), num(), L.read(), arg()
+local j = L.owned(lease)
+if not j then return L.refused(lease, tried, nil) end
+if call('LLEN', T .. 'st:' .. token) ~= count * ${DRAFT_ARGUMENTS} then return {'gone'} end
+wrote = true
+call('HSET', T .. 'stp', token, int(j.row))
+call('ZADD', T .. 'stc', int(now), token)
+return {}
+`;
+
 /** Returns what became of the drafts from a place on, as far as that is known. */
 export const INSERT_STAGED = /* lua */ `
 local token, have, count = arg(), num(), num()
 E.insert(token, count)
 return call('LRANGE', T .. 'sta:' .. token, have, -1)
 `;
+
+/** All of it is plain, as the caller knows. */
+export const INSERT_PLAIN_STAGED = INSERT_STAGED;
 
 export const FORGET_STAGED = /* lua */ `
 wrote = true

@@ -143,6 +143,7 @@ export function findInconsistencies(
     depth === "full" ? corruptContent(db) : null,
     depth === "full" ? blocksWithoutJob(db) : null,
     depth === "full" ? batchesDisagree(db) : null,
+    depth === "full" ? collectionsDisagree(db) : null,
     ...(depth === "full" ? keyInconsistencies(db) : []),
     finding("lock-without-worker", strayLocks, strayLocks.length, (n) => `${n} lock file(s) belong to no worker`),
   ];
@@ -273,6 +274,29 @@ function batchesDisagree(db: Database): Inconsistency | null {
     wrong.map(({ id }) => String(id)),
     wrong.length,
     (n) => `what is kept of ${n} batch(es) is not what their blocks came to (${which.join("; ")})`,
+  );
+}
+
+/** Open and complete ones: of those that have ended, parts may be on their way out. */
+const COLLECTED = `SELECT c.id, s.name, s.have, s.bytes, count(p.ordinal) AS own_have, ifnull(sum(p.bytes), 0) AS own_bytes
+  FROM outlive_collections c JOIN outlive_series s ON s.collection = c.seq
+  LEFT JOIN outlive_parts p ON p.collection = s.collection AND p.series = s.place
+  WHERE c.state <= 2 GROUP BY s.collection, s.place HAVING s.have <> own_have OR s.bytes <> own_bytes`;
+const PARTS_ALONE =
+  "SELECT DISTINCT collection FROM outlive_parts WHERE collection NOT IN (SELECT seq FROM outlive_collections)";
+
+function collectionsDisagree(db: Database): Inconsistency | null {
+  const wrong = db.sql(COLLECTED).all() as { id: string; name: string; have: number; own_have: number }[];
+  const alone = db.sql(PARTS_ALONE).all() as { collection: number }[];
+  const which = [
+    ...wrong.map(({ id, name, have, own_have }) => `${id}: ${have} parts of ${name} kept, ${own_have} there`),
+    ...alone.map(({ collection }) => `parts of number ${collection}, which does not exist`),
+  ];
+  return finding(
+    "collection-disagrees",
+    [...new Set([...wrong.map(({ id }) => id), ...alone.map(({ collection }) => String(collection))])],
+    which.length,
+    (n) => `what is kept of ${n} series is not what their parts come to (${which.slice(0, 3).join("; ")})`,
   );
 }
 

@@ -25,7 +25,7 @@ export function runInChild<Name extends Task["do"]>(
   const { limitMs = Number.POSITIVE_INFINITY, onProgress, signal, background = false } = options;
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
-    const child = fork(programFile("./child", import.meta.url), [], {
+    const child = fork(programFile("stores/sqlite/doctor/child"), [], {
       execArgv: ["--disable-warning=ExperimentalWarning"],
       stdio: ["ignore", "ignore", "pipe", "ipc"],
     });

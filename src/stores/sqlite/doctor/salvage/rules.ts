@@ -46,6 +46,7 @@ export function restoreRules(
   restoreBatches(db);
   restoreSchedules(db);
   restoreCollections(db);
+  restoreAudit(db);
   raiseEpoch(db, now);
   return { partial: partial.ids(), lost, recoveryPointAt };
 }
@@ -123,6 +124,11 @@ function restoreCollections(db: DatabaseSync): void {
   db.exec(`DELETE FROM sqlite_sequence WHERE name = 'outlive_collections';
     INSERT INTO sqlite_sequence (name, seq) SELECT 'outlive_collections', ifnull((SELECT max(n) FROM (SELECT max(seq) AS n FROM outlive_collections
       UNION SELECT max(collection) FROM outlive_parts)), 0)`);
+}
+
+function restoreAudit(db: DatabaseSync): void {
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_audit'").get() === undefined) return;
+  db.exec("DELETE FROM outlive_audit WHERE seq NOT IN (SELECT max(seq) FROM outlive_audit GROUP BY id)");
 }
 
 /** Collects what is missing of each job, and writes it once per job. */

@@ -1,25 +1,15 @@
-// `fetch` inside a handler, as a step: the answer is kept, so a later attempt gets it without a second call. For SDKs that take a `fetch` (`new OpenAI({ fetch })`): their calls
+// `run.fetch`: `fetch` inside a handler, as a step: the answer is kept, so a later attempt gets it without a second call. For SDKs that take a `fetch` (`new OpenAI({ fetch })`): their calls
 // become crash-safe. The call holds its slot; the body is buffered, because it is stored.
 import { ErrorCode, OutliveError, TerminalError } from "../job/errors.ts";
-import { type IfUnknown, knownMark, sentMark, unknownSending } from "../job/requests.ts";
-import { type Duration, durationMs } from "../job/time.ts";
-import type { RequestAttempt, Run } from "../worker/run.ts";
+import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
+import { durationMs } from "../job/time.ts";
+import type { FetchOptions, RequestAttempt } from "../worker/run.ts";
 import type { AddressRule } from "./addresses.ts";
-import { Connections, type Dispatcher } from "./connections.ts";
+import { Connections } from "./connections.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets } from "./secrets.ts";
 import { Sender } from "./sender.ts";
-import type { Answer, NoAnswer } from "./wire.ts";
-
-/** Options of a `fetch` whose calls are steps. */
-export interface StepFetchOptions {
-  /** What is done if a POST or PATCH was sent and its outcome is not known: "resend" it, or "fail" the job. Other methods are sent again. */
-  readonly ifUnknown: Exclude<IfUnknown, "ask">;
-  /** Which addresses may be reached. Default "public". */
-  readonly addresses?: AddressRule;
-  /** From the call to the last byte. Default "10m"; also the limit of each part. */
-  readonly timeout?: Duration;
-}
+import type { Answer, NoAnswer, Wire } from "./wire.ts";
 
 /** The largest answer that is kept: it is a step's result. */
 const MAX_RESPONSE = 512 << 10;
@@ -34,33 +24,38 @@ interface KeptAnswer {
   readonly body: string;
 }
 
+/** How many calls each attempt has made. */
+const calls = new WeakMap<RequestAttempt, number>();
+
 /**
- * A `fetch` whose calls are steps of this job, named by their order: `fetch 1`, `fetch 2`, ... Calls must come in the same order in every attempt. An answer of 5xx or 429 is returned and
- * not kept, so that the SDK or the next attempt may try again.
+ * A `fetch` whose calls are steps of this job, named by their order: `fetch 1`, `fetch 2`, ... An answer of 5xx or 429 is returned and not kept, so that the SDK or the next attempt may try
+ * again. `wire`: in place of the network.
  */
-export function stepFetch(
-  run: Run,
-  { ifUnknown, addresses = "public", timeout = "10m" }: StepFetchOptions,
+export function fetchOf(
+  run: RequestAttempt,
+  { ifUnknown, addresses = "public", timeout = "10m" }: FetchOptions,
+  wire?: Wire,
 ): typeof fetch {
-  let calls = 0;
-  const totalMs = durationMs(timeout, "The timeout of stepFetch");
+  const totalMs = durationMs(timeout, "The timeout of run.fetch");
   return async (input, init) => {
-    const name = `fetch ${++calls}`;
+    const count = (calls.get(run) ?? 0) + 1;
+    calls.set(run, count);
+    const name = `fetch ${count}`;
     const request = new Request(input, init);
     const isUnsafe = request.method === "POST" || request.method === "PATCH";
     const marks = isUnsafe && ifUnknown === "fail";
     let passed: Answer | null = null;
     const work = async (): Promise<KeptAnswer> => {
       if (marks) await mark(run, name);
-      const answer = await send(request, addresses, totalMs, run.signal);
+      const answer = await send(request, addresses, totalMs, run.signal, wire);
       if (answer.is === "none") {
-        if (marks && answer.sent) throw unknown(run.id, name, answer.message);
-        if (marks) await forget(run, name);
+        if (marks && answer.sent) throw await unknown(run, name, answer.message);
+        if (marks) await forget(run, name, run.attempt);
         throw new TypeError(`fetch failed: ${answer.message}`);
       }
       if (answer.status >= 500 || answer.status === 429) {
         passed = answer;
-        if (marks) await forget(run, name);
+        if (marks) await forget(run, name, run.attempt);
         throw new NotKept();
       }
       return { status: answer.status, headers: answer.headers, body: (answer.body as Buffer).toString("base64") };
@@ -79,28 +74,39 @@ export function stepFetch(
 class NotKept extends Error {}
 
 /** Before the first byte goes. An attempt that finds the mark of an earlier one, and not that its outcome is known, does not know what became of it. */
-async function mark(run: Run, name: string): Promise<void> {
-  const { steps } = (run as RequestAttempt).job;
+async function mark(run: RequestAttempt, name: string): Promise<void> {
+  const { steps, lastOutcome } = run.job;
   const own = steps
     .filter((step) => step.name.startsWith(`${name} `))
     .map((step) => ({ ...step, name: step.name.slice(name.length + 1) }));
   const sentBy = unknownSending(own);
-  if (sentBy !== null)
-    throw unknown(run.id, name, `attempt ${sentBy} of the job sent it and did not live to see the answer`);
+  if (sentBy !== null) {
+    // The attempt before this one ended the job for it, and a person has retried the job since: that is the decision to send it.
+    const isRetried = lastOutcome === "failed" && own.some((step) => step.name === unknownMark(run.attempt - 1));
+    if (!isRetried)
+      throw await unknown(run, name, `attempt ${sentBy} of the job sent it and did not live to see the answer`);
+    await forget(run, name, sentBy);
+  }
   await run.step(`${name} ${sentMark("fail", run.attempt)}`, () => null);
 }
 
-/** The outcome of what was sent is known, and it may be sent again. */
-function forget(run: Run, name: string): Promise<null> {
-  return run.step(`${name} ${knownMark(run.attempt)}`, () => null);
+/** The outcome of what was sent is known, or was decided on, and it may be sent again. */
+function forget(run: RequestAttempt, name: string, sentBy: number): Promise<null> {
+  return run.step(`${name} ${knownMark(sentBy)}`, () => null);
 }
 
-function unknown(jobId: string, name: string, why: string): TerminalError {
+/** The attempt ends the job because the outcome is unknown. */
+function unknownMark(attempt: number): string {
+  return `unknown#${attempt}`;
+}
+
+async function unknown(run: RequestAttempt, name: string, why: string): Promise<TerminalError> {
+  await run.step(`${name} ${unknownMark(run.attempt)}`, () => null);
   const error = new OutliveError(
     ErrorCode.requestUnknown,
-    `The call ${JSON.stringify(name)} of job ${jobId} was sent, and its outcome is unknown: ${why}.`,
-    'The job has ended, because its `ifUnknown` is "fail". Look what the other side has done; then retry or replace the job.',
-    { jobId, call: name },
+    `The call ${JSON.stringify(name)} of job ${run.id} was sent, and its outcome is unknown: ${why}.`,
+    'The job has ended, because its `ifUnknown` is "fail". Check what the other side has done; a retry of the job sends it again.',
+    { jobId: run.id, call: name },
   );
   return new TerminalError(error.message, { cause: error });
 }
@@ -110,6 +116,7 @@ async function send(
   addresses: AddressRule,
   totalMs: number,
   signal: AbortSignal,
+  wire: Wire | undefined,
 ): Promise<Answer | NoAnswer> {
   const body = request.body === null ? null : Buffer.from(await request.arrayBuffer());
   const headers = Object.fromEntries(request.headers);
@@ -126,12 +133,13 @@ async function send(
     key: null,
     localAddress: null,
   };
-  const dispatcher: Dispatcher = await connections.of(connection);
   const timeouts = { connectMs: 10_000, headersMs: totalMs, bodyMs: totalMs, totalMs };
   const url = new URL(request.url);
   const rendered = { url, method: request.method, headers, body, idempotencyKey: null };
   const options = { timeouts, maxResponse: MAX_RESPONSE, ignoreBody: false, blobs: null, fresh: false };
-  const sending = sender.send(dispatcher, rendered, options, mono() + totalMs);
+  const sending = wire
+    ? wire({ request: rendered, redirects: 0 }, options, mono() + totalMs)
+    : sender.send(await connections.of(connection), rendered, options, mono() + totalMs);
   const stop = (): void => sending.abort("aborted", "the call was aborted");
   for (const one of [signal, request.signal]) {
     if (one.aborted) stop();

@@ -1,0 +1,200 @@
+// What only a Redis store is asked: its memory, what an idle worker sends, how long reads and single scripts take in a large store, and a drain that waits for
+// the disk with every write.
+import { setTimeout as delay } from "node:timers/promises";
+import { open } from "../../../src/index.ts";
+import { CONCURRENCY, Drainers } from "../drains.ts";
+import { median } from "../figure.ts";
+import type { Bench, Metric } from "../harness.ts";
+import { noop } from "../programs/noop.ts";
+import { TestedRedis } from "../stores/redis.ts";
+
+const INPUT_BYTES = 100;
+const MAX_BYTES = 340;
+/** Of the server's clock; a command that took longer is in SLOWLOG. */
+const SLOW_US = 10_000;
+
+function redisOf(bench: Bench): TestedRedis {
+  if (bench.store instanceof TestedRedis) return bench.store;
+  throw new Error("a metric of Redis needs Redis");
+}
+
+/** Jobs with an input of 100 bytes, enqueued by us, and the same jobs when they have succeeded. */
+export const jobMemory: Metric = {
+  names: ["jobMemoryQueued", "jobMemoryFinished"],
+  async run(bench) {
+    const jobs = bench.pick(200_000, 20_000);
+    const store = redisOf(bench);
+    const url = await store.place();
+    const used = async (): Promise<number> =>
+      Number(/used_memory:(\d+)/.exec(String(await store.command("INFO", "memory")))![1]);
+    const drainers = await Drainers.start(bench, url, 1);
+    return bench.during(drainers.programs, async () => {
+      bench.progress(`jobMemory, ${jobs} jobs`);
+      // The kind is there, and the first pages of everything.
+      await drainers.round(1_000);
+      const before = await used();
+      await drainers.programs[0]!.ask("fill", { count: jobs, priority: 0, inputBytes: INPUT_BYTES });
+      const queued = ((await used()) - before) / jobs;
+      await drainers.round(jobs, null);
+      const finished = ((await used()) - before) / jobs;
+      const figure = (name: string, ours: number) => ({
+        name,
+        unit: "B" as const,
+        ours,
+        targets: [{ text: `≤ ${MAX_BYTES} B`, value: ours, atMost: MAX_BYTES }],
+        detail: { jobs, inputBytes: INPUT_BYTES, how: "used_memory of INFO, the difference over all jobs" },
+      });
+      return [figure("jobMemoryQueued", queued), figure("jobMemoryFinished", finished)];
+    });
+  },
+};
+
+/** One page of 50 with each filter, the worst of them; counts; and what SLOWLOG has after it. */
+export const largeReads: Metric = {
+  names: ["listPageMs", "countsMs", "slowScripts"],
+  async run(bench) {
+    const million = bench.pick(1_000_000, 50_000);
+    const store = redisOf(bench);
+    const url = await store.place();
+    bench.progress(`filling ${million} jobs`);
+    await store.fill(bench, url, { kind: "noop", priority: 0, finished: true }, million / 2);
+    await store.fill(bench, url, { kind: "noop", priority: 0 }, million / 2);
+    await store.command("CONFIG", "SET", "slowlog-log-slower-than", String(SLOW_US));
+    await store.command("SLOWLOG", "RESET");
+    const engine = await open(url, { jobs: [noop], logger: false });
+    const filters = {
+      none: {},
+      state: { state: "queued" },
+      rareState: { state: "dead" },
+      kind: { kind: "noop" },
+      text: { text: "no such text" },
+      age: { createdBefore: 1_000 },
+    } as const;
+    const took: Record<string, number> = {};
+    for (const [name, filter] of Object.entries(filters)) {
+      const times: number[] = [];
+      for (let round = 0; round < 3; round++) {
+        const from = performance.now();
+        await engine.list({ ...filter, limit: 50 });
+        times.push(performance.now() - from);
+      }
+      took[name] = median(times);
+    }
+    const counts: number[] = [];
+    for (let round = 0; round < 20; round++) {
+      const from = performance.now();
+      await engine.counts();
+      counts.push(performance.now() - from);
+    }
+    const { id } = (await engine.list({ state: "queued", limit: 1 })).jobs[0]!;
+    await engine.cancel(id);
+    await engine.close();
+    const slow = Number(await store.command("SLOWLOG", "LEN"));
+    await store.drop(url);
+    const worst = Math.max(...Object.values(took));
+    return [
+      {
+        name: "listPageMs",
+        unit: "ms",
+        ours: worst,
+        targets: [{ text: "≤ 300 ms", value: worst, atMost: 300 }],
+        detail: { jobs: million, ...took },
+      },
+      {
+        name: "countsMs",
+        unit: "ms",
+        ours: median(counts),
+        targets: [{ text: "≤ 5 ms", value: median(counts), atMost: 5 }],
+        detail: { jobs: million },
+      },
+      {
+        name: "slowScripts",
+        unit: "ms",
+        ours: slow,
+        targets: [{ text: "no script over 10 ms", value: slow, atMost: 0 }],
+        detail: { jobs: million, how: "entries of SLOWLOG after the reads above" },
+      },
+    ];
+  },
+};
+
+/** Scripts and commands that one idle worker sends, and its connections. */
+export const idleCommands: Metric = {
+  names: ["idleCommands"],
+  async run(bench) {
+    const ms = bench.pick(30_000, 10_000);
+    // A server of its own: what others send is not counted.
+    const store = new TestedRedis();
+    const program = await bench.start("idle", { url: await store.place() });
+    try {
+      return await bench.during([program], async () => {
+        bench.progress(`idleCommands: one idle worker for ${ms / 1000} s`);
+        await delay(SETTLE_MS);
+        const before = await sent(store);
+        await delay(ms);
+        const after = await sent(store);
+        const perSecond = (1_000 * (after.calls - before.calls)) / ms;
+        return [
+          {
+            name: "idleCommands",
+            unit: "commands/s" as const,
+            ours: perSecond,
+            targets: [
+              { text: "≤ 0.5 commands/s", value: perSecond, atMost: 0.5 },
+              { text: "2 connections", value: after.connections, atMost: 2 },
+            ],
+            detail: { ms, connections: after.connections },
+          },
+        ];
+      });
+    } finally {
+      store.destroyNow();
+    }
+  },
+};
+
+const SETTLE_MS = 3_000;
+/** What clients send; what scripts call is not in it. */
+const SENT = /^cmdstat_(evalsha|eval|script\|\w+|ping|publish|subscribe|pubsub\|\w+|info|wait|hello):calls=(\d+)/gm;
+
+async function sent(store: TestedRedis): Promise<{ calls: number; connections: number }> {
+  const stats = String(await store.command("INFO", "commandstats"));
+  const clients = String(await store.command("CLIENT", "LIST", "TYPE", "normal"))
+    .trim()
+    .split("\n").length;
+  const subscribed = String(await store.command("CLIENT", "LIST", "TYPE", "pubsub")).trim();
+  let calls = 0;
+  for (const [, name, count] of stats.matchAll(SENT)) if (!/^(info|hello)/.test(name!)) calls += Number(count);
+  // Our own connection that asks is one of the normal ones.
+  return { calls, connections: clients - 1 + (subscribed === "" ? 0 : subscribed.split("\n").length) };
+}
+
+export const drainAlways: Metric = {
+  names: ["drainAlways"],
+  async run(bench) {
+    const jobs = bench.pick(50_000, 10_000);
+    const store = new TestedRedis("always");
+    const drainers = await Drainers.start(bench, await store.place(), 1);
+    try {
+      return await bench.during(drainers.programs, async () => {
+        const rates: number[] = [];
+        await drainers.round(2_000);
+        for (const _ of bench.rounds(`drainAlways, ${jobs} jobs`, 3, 6))
+          rates.push(...(await drainers.round(jobs)).rates);
+        await drainers.stop();
+        const ours = median(rates);
+        return [
+          {
+            name: "drainAlways",
+            unit: "jobs/s" as const,
+            ours,
+            targets: [{ text: "≥ 12,000 jobs/s", value: ours, atLeast: 12_000 }],
+            detail: { jobs, concurrency: CONCURRENCY, settings: "appendfsync always" },
+          },
+        ];
+      });
+    } finally {
+      store.destroyNow();
+    }
+  },
+};

@@ -1,0 +1,482 @@
+// Lua: plain jobs, which have nothing but a record, an input and perhaps a result. Most jobs are: no time, no key, no parent, no crash. They are inserted,
+// claimed and settled without taking their records apart, and by scripts of their own that have little else in them: what a script defines,
+// it defines with every call, and Lua collects it again. An idle turn took 200 us of the server with all parts, and takes a fifth with these.
+
+/**
+ * state and flags, finished; fence; worker, epoch, started, deadline (as distance from started, plus one; 0: none); kind, priority, created; then the id. With
+ * an id of 22 characters these are 64 bytes. In this order a claim and a success replace what stands in front, and copy the rest as it is
+ * (attempts.ts).
+ */
+export const SLOT = ">BI6I4I4I6I6I5I2i2I6";
+export const SLOT_BYTES = 42;
+/** Where its parts begin, counted from 1. */
+export const AT = {
+  fence: 8,
+  worker: 12,
+  started: 22,
+  kind: 33,
+  priority: 35,
+  created: 37,
+  id: SLOT_BYTES + 1,
+} as const;
+
+/**
+ * Q: plain jobs.
+ *
+ * R: ready jobs of a kind, by priority, then by row, in chunks of 256 rows of one priority: `r:` has the chunks in which there are any by their order, and
+ * `rs:` their rows, one byte for each, sorted. A million ready jobs take 4 MB; as members of a sorted set they took 95. How many are ready
+ * (`rd`) and how many run (`rn`) is counted in the settings of the kind. Chunks that a script has read are kept, and written at its end.
+ */
+export const PLAIN = /* lua */ `
+R = {}
+local byte, char = string.byte, string.char
+local chunks, counts = {}, {}
+local function chunkOf(kind, c)
+  local of = chunks[kind]
+  if not of then of = {} chunks[kind] = of end
+  local chunk = of[c]
+  if not chunk then
+    local rows = call('HGET', T .. 'rs:' .. int(kind), int(c)) or ''
+    chunk = {rows = rows, kept = rows, taken = 0}
+    of[c] = chunk
+  end
+  return chunk
+end
+local function rowsOf(chunk)
+  if chunk.taken > 0 then
+    chunk.rows = sub(chunk.rows, chunk.taken + 1)
+    chunk.taken = 0
+  end
+  return chunk.rows
+end
+function R.count(kind, what, by)
+  local of = counts[kind]
+  if not of then of = {rd = 0, rn = 0, jobs = 0} counts[kind] = of end
+  of[what] = of[what] + by
+end
+-- Rows as bytes, which belong behind all others of their chunk.
+function R.append(kind, c, rows)
+  local chunk = chunkOf(kind, c)
+  chunk.rows = rowsOf(chunk) .. rows
+  R.count(kind, 'rd', #rows)
+end
+function R.add(kind, rank)
+  local b, chunk = rank % 256, chunkOf(kind, floor(rank / 256))
+  local rows = rowsOf(chunk)
+  local at = #rows
+  while at > 0 and byte(rows, at) > b do at = at - 1 end
+  if at > 0 and byte(rows, at) == b then return end
+  chunk.rows = sub(rows, 1, at) .. char(b) .. sub(rows, at + 1)
+  R.count(kind, 'rd', 1)
+end
+-- Mostly it is the first, because it is claimed.
+function R.remove(kind, rank)
+  local b, chunk = rank % 256, chunkOf(kind, floor(rank / 256))
+  if byte(chunk.rows, chunk.taken + 1) == b then chunk.taken = chunk.taken + 1
+  else
+    local rows = rowsOf(chunk)
+    local at = string.find(rows, char(b), 1, true)
+    if not at then return end
+    chunk.rows = sub(rows, 1, at - 1) .. sub(rows, at + 1)
+  end
+  R.count(kind, 'rd', -1)
+end
+-- The ranks of the first so many. Indexes are settled.
+function R.first(kind, most)
+  local ranks, n, from = {}, 0, 0
+  while n < most do
+    local found = call('ZRANGE', T .. 'r:' .. int(kind), from, from + 3)
+    for _, name in ipairs(found) do
+      local c = tonumber(name)
+      local rows = rowsOf(chunkOf(kind, c))
+      local bytes = {byte(rows, 1, most - n)}
+      for i = 1, #bytes do ranks[n + i] = c * 256 + bytes[i] end
+      n = n + #bytes
+      if n >= most then return ranks end
+    end
+    if #found < 4 then return ranks end
+    from = from + 4
+  end
+  return ranks
+end
+function R.flush()
+  for kind, of in pairs(chunks) do
+    local order, rows = T .. 'r:' .. int(kind), T .. 'rs:' .. int(kind)
+    for c, chunk in pairs(of) do
+      if rowsOf(chunk) ~= chunk.kept then
+        local name = int(c)
+        if chunk.rows == '' then
+          call('HDEL', rows, name)
+          call('ZREM', order, name)
+        else
+          call('HSET', rows, name, chunk.rows)
+          if chunk.kept == '' then call('ZADD', order, name, name) end
+        end
+        chunk.kept = chunk.rows
+      end
+    end
+  end
+  for kind, of in pairs(counts) do
+    for what, by in pairs(of) do if by ~= 0 then call('HINCRBY', T .. 'k:' .. int(kind), what, int(by)) end end
+  end
+  counts = {}
+end
+function R.ready(kind) return tonumber(call('HGET', T .. 'k:' .. int(kind), 'rd') or 0) end
+
+local Q = {}
+-- The order of a claim within all kinds: by priority, then by row.
+local RANKS = 2199023255552
+local function page(row) return int(floor(row / 64)) end
+local slots = {}
+local function slot(row)
+  local s = row % 64
+  local text = slots[s]
+  if not text then text = int(s) slots[s] = text end
+  return text
+end
+`;
+
+/** New ones. The ids that are known, rows, inputs and drafts are those of all jobs. */
+export const INSERTS = /* lua */ `
+local function idKey(id) return T .. 'x:' .. sub(id, 1, 7) end
+local rowsById = {}
+-- Rows are given in the order of insertion, and never twice; those of a reservation that is not used up are never given.
+local reserved, lastReserved = 0, 0
+function Q.nextRow()
+  if reserved == lastReserved then
+    lastReserved = call('HINCRBY', T .. 'meta', 'row', 1)
+    reserved = lastReserved - 1
+  end
+  reserved = reserved + 1
+  return reserved
+end
+function Q.reserve(count)
+  if count < 2 or reserved ~= lastReserved then return end
+  lastReserved = call('HINCRBY', T .. 'meta', 'row', count)
+  reserved = lastReserved - count
+end
+-- Which of these ids are known, with one command for each key.
+function Q.prefetch(drafts)
+  local keys = {}
+  for _, draft in ipairs(drafts) do
+    local key = idKey(draft.id)
+    local of = keys[key]
+    if not of then of = {} keys[key] = of end
+    of[#of + 1] = draft.id
+  end
+  local new = 0
+  for key, ids in pairs(keys) do
+    for from = 1, #ids, 1000 do
+      local upTo = math.min(from + 999, #ids)
+      local rows = call('HMGET', key, unpack(ids, from, upTo))
+      for i = from, upTo do
+        if rowsById[ids[i]] == nil then rowsById[ids[i]] = tonumber(rows[i - from + 1] or nil) or false end
+        if not rowsById[ids[i]] then new = new + 1 end
+      end
+    end
+  end
+  Q.reserve(new)
+end
+-- Of a row that was just given. Rows are given in order, so its place is behind all others; those that are missing in between are empty texts.
+local newInputs = {}
+function Q.addInput(row, text)
+  local p = floor(row / 64)
+  local of = newInputs[p]
+  if not of then
+    of = {next = call('LLEN', T .. 'i:' .. int(p))}
+    newInputs[p] = of
+  end
+  for _ = of.next, row % 64 - 1 do of[#of + 1] = '' end
+  of[#of + 1] = text
+  of.next = row % 64 + 1
+end
+function Q.flushInputs()
+  if not next(newInputs) then return end
+  for p, of in pairs(newInputs) do if #of > 0 then call('RPUSH', T .. 'i:' .. int(p), unpack(of)) end end
+  newInputs = {}
+end
+-- Of a draft, all but its id and its input is one text, the same for many of them: it is taken apart once.
+local heads = {}
+local function headOf(text)
+  local parts, from = {}, 1
+  for i = 1, 11 do
+    local stop = string.find(text, '\\31', from, true)
+    parts[i] = sub(text, from, stop - 1)
+    from = stop + 1
+  end
+  local function given(i) return parts[i] ~= '' and parts[i] or nil end
+  local ks = sub(text, from)
+  local head = {kindName = parts[1], kind = kindNamed(parts[1]), priority = tonumber(parts[2]), runAt = tonumber(given(3)), delay = tonumber(parts[4]),
+    dk = given(5), policy = given(6), wait = tonumber(given(7)), max = tonumber(given(8)), fair = given(9), expires = tonumber(given(10)), trace = given(11), ks = ks ~= '' and ks or nil}
+  -- It has nothing but its record and its input.
+  head.isPlain = not (head.runAt or head.delay > 0 or head.dk or head.wait or head.max or head.expires or head.trace or head.ks)
+  heads[text] = head
+  return head
+end
+function Q.read()
+  local id, text, input = A[at], A[at + 1], A[at + 2]
+  at = at + 3
+  local h = heads[text] or headOf(text)
+  if h.isPlain then return {id = id, input = input, kind = h.kind, kindName = h.kindName, priority = h.priority, delay = 0, isPlain = true} end
+  return {id = id, input = input, kind = h.kind, kindName = h.kindName, priority = h.priority, runAt = h.runAt, delay = h.delay, dk = h.dk, policy = h.policy,
+    wait = h.wait, max = h.max, ks = h.ks, fair = h.fair, expires = h.expires, trace = h.trace}
+end
+-- Drafts that have nothing but a record and an input: no index but the list of ready jobs, nothing to decide. 250 took 4.5 ms one by one.
+function Q.insert(drafts)
+  local records, ids, rows = {}, {}, {}
+  local zeros = struct.pack('>BI6I4I4I6I6I5', QUEUED, now, 0, 0, 0, now, 0)
+  local tails, created = {}, struct.pack('>I6', now)
+  for _, draft in ipairs(drafts) do
+    local row, kind, priority, id = Q.nextRow(), draft.kind, draft.priority, draft.id
+    rowsById[id] = row
+    Q.addInput(row, draft.input)
+    local tail = tails[kind] and tails[kind][priority]
+    if not tail then
+      tails[kind] = tails[kind] or {}
+      tail = {text = zeros .. struct.pack('>I2i2', kind, priority) .. created, first = (1000 - priority) * RANKS / 256}
+      tails[kind][priority] = tail
+    end
+    local p = floor(row / 64)
+    local of = records[p]
+    if not of then of = {} records[p] = of end
+    of[#of + 1] = slot(row)
+    of[#of + 1] = tail.text .. id
+    local key = idKey(id)
+    of = ids[key]
+    if not of then of = {} ids[key] = of end
+    of[#of + 1] = id
+    of[#of + 1] = int(row)
+    local c = tail.first + floor(row / 256)
+    if tail.chunk ~= c then
+      if tail.chunk then R.append(kind, tail.chunk, concat(tail.rows)) end
+      tail.chunk, tail.rows, tail.kind = c, {}, kind
+      rows[tail] = true
+    end
+    tail.rows[#tail.rows + 1] = string.char(row % 256)
+    R.count(kind, 'jobs', 1)
+  end
+  for tail in pairs(rows) do R.append(tail.kind, tail.chunk, concat(tail.rows)) end
+  for p, of in pairs(records) do call('HSET', T .. 'j:' .. int(p), unpack(of)) end
+  for key, of in pairs(ids) do many('HSET', key, of) end
+  wrote = true
+end
+-- 1: it was created, 0: its id is known.
+function Q.enqueue(drafts)
+  Q.prefetch(drafts)
+  local answers, new = {}, {}
+  for i, draft in ipairs(drafts) do
+    answers[i] = rowsById[draft.id] and '0' or '1'
+    if not rowsById[draft.id] then
+      rowsById[draft.id] = 0
+      new[#new + 1] = draft
+    end
+  end
+  if #new > 0 then Q.insert(new) end
+  return answers
+end
+`;
+
+/**
+ * Ends and claims. Ends come as row, fence, id and result of each, of one worker and one epoch. Claims return row, id, place of the kind, fence and input of
+ * each.
+ */
+export const TURNS = /* lua */ `
+-- What is to be written where a record is a plain one that its attempt still owns; \`others\`: the places of the rest.
+function Q.ends(w, epoch, first, count)
+  local e = {gone = {}, others = {}, pages = {}}
+  if not w then
+    for place = 1, count do e.others[place] = place end
+    return e
+  end
+  for place = 1, count do
+    local row = tonumber(A[first + (place - 1) * 4])
+    local p = page(row)
+    local of = e.pages[p]
+    if not of then of = {places = {}, slots = {}, set = {}, results = {}} e.pages[p] = of end
+    of.places[#of.places + 1] = place
+    of.slots[#of.slots + 1] = slot(row)
+  end
+  local done, holder, guards = struct.pack('>BI6', SUCCEEDED, now), struct.pack('>I4I6', w.n, epoch), {}
+  for p, of in pairs(e.pages) do
+    local records, set = call('HMGET', T .. 'j:' .. p, unpack(of.slots)), of.set
+    for i, place in ipairs(of.places) do
+      local v, from = records[i], first + (place - 1) * 4
+      local fence = A[from + 1]
+      local guard = guards[fence]
+      if not guard then guard = struct.pack('>I4', tonumber(fence)) .. holder guards[fence] = guard end
+      if v and byte(v) == RUNNING and sub(v, ${AT.fence}, ${AT.started - 1}) == guard and sub(v, ${AT.id}) == A[from + 2] then
+        set[#set + 1] = of.slots[i]
+        set[#set + 1] = done .. sub(v, ${AT.fence})
+        e.gone[#e.gone + 1] = A[from]
+        if A[from + 3] ~= '' then of.results[#of.results + 1] = of.slots[i] of.results[#of.results + 1] = A[from + 3] end
+      else e.others[#e.others + 1] = place end
+    end
+  end
+  return e
+end
+function Q.writeEnds(w, e)
+  if #e.gone == 0 then return end
+  wrote = true
+  for p, of in pairs(e.pages) do
+    local set = of.set
+    for i = 2, #set, 2 do
+      local high, low = byte(set[i], ${AT.kind}, ${AT.kind + 1})
+      R.count(high * 256 + low, 'rn', -1)
+    end
+    if #set > 0 then call('HSET', T .. 'j:' .. p, unpack(set)) end
+    if #of.results > 0 then call('HSET', T .. 'o:' .. p, unpack(of.results)) end
+  end
+  many('SREM', T .. 'held:' .. int(w.n), e.gone)
+end
+-- The kinds for which there is room, in the arguments, and how long the first pause of one of them still lasts.
+function Q.readRooms(total)
+  local asked, resumesIn = {}, math.huge
+  if total == 0 then return asked, resumesIn end
+  for i = 1, num() do
+    local name, room, shares = arg(), num(), arg() == '1'
+    local n = kindNamed(name)
+    local kind = n and kindOf(n)
+    if kind and kind.paused then if kind.resumes then resumesIn = math.min(resumesIn, kind.resumes - now) end
+    elseif kind and room > 0 then asked[#asked + 1] = {n = n, room = room, shares = shares} end
+  end
+  return asked, resumesIn
+end
+-- The ranks of ready jobs, and the kinds of their rows if several are asked for.
+function Q.ready(asked, total)
+  local ranks, kinds = {}, {}
+  for i, one in ipairs(asked) do
+    local found = R.first(one.n, math.min(one.room, total))
+    if i == 1 then ranks = found else for _, rank in ipairs(found) do ranks[#ranks + 1] = rank end end
+    if #asked > 1 then for _, rank in ipairs(found) do kinds[rank % RANKS] = one.n end end
+  end
+  return ranks, kinds
+end
+-- Those of them that there is room for, in order.
+function Q.fitting(ranks, kinds, asked, total)
+  local rooms, used, chosen = {}, {}, {}
+  for _, one in ipairs(asked) do rooms[one.n] = {place = one.shares and 0 or one.n, room = one.room} end
+  table.sort(ranks)
+  for _, rank in ipairs(ranks) do
+    if #chosen == total then break end
+    local r = rooms[kinds[rank % RANKS] or asked[1].n]
+    if (used[r.place] or 0) < r.room then
+      used[r.place] = (used[r.place] or 0) + 1
+      chosen[#chosen + 1] = rank
+    end
+  end
+  return chosen
+end
+-- A claim of these: their records and inputs, read with two commands for each page.
+function Q.claim(w, chosen)
+  local c = {pages = {}, order = {}, claimed = {}, named = {}, places = {}, fronts = {}, held = {}}
+  for _, rank in ipairs(chosen) do
+    local row = rank % RANKS
+    local p, s = floor(row / 64), row % 64
+    local of = c.pages[p]
+    if not of then of = {p = int(p), slots = {}, first = s, last = s, set = {}, next = 0} c.pages[p] = of c.order[#c.order + 1] = of end
+    of.slots[#of.slots + 1] = slot(row)
+    of.first, of.last = math.min(of.first, s), math.max(of.last, s)
+  end
+  for _, of in ipairs(c.order) do
+    of.records, of.inputs = call('HMGET', T .. 'j:' .. of.p, unpack(of.slots)), {}
+    if of.last - of.first < 4 * #of.slots then
+      local inputs = call('LRANGE', T .. 'i:' .. of.p, int(of.first), int(of.last))
+      for i, s in ipairs(of.slots) do of.inputs[i] = inputs[tonumber(s) - of.first + 1] end
+    else for i, s in ipairs(of.slots) do of.inputs[i] = call('LINDEX', T .. 'i:' .. of.p, s) end end
+  end
+  c.runs, c.none, c.one = struct.pack('>BI6', RUNNING, now), struct.pack('>I4', 0), struct.pack('>I4', 1)
+  return c
+end
+-- The record of the next of them, and whether it is a plain one.
+function Q.nextOf(c, rank)
+  local of = c.pages[floor(rank % RANKS / 64)]
+  of.next = of.next + 1
+  local v = of.records[of.next]
+  return of, v, v and byte(v) == QUEUED
+end
+function Q.note(c, w, n, row, id, fence, input)
+  local place = c.places[n]
+  if not place then
+    local kind = kindOf(n)
+    c.named[#c.named + 1] = {kind.name, kind.timeout and int(kind.timeout) or ''}
+    place = #c.named
+    c.places[n] = place
+    c.fronts[n] = struct.pack('>I4I6I6I5', w.n, EPOCH, now, kind.timeout and kind.timeout + 1 or 0)
+    local ends = kind.timeout and now + kind.timeout + kind.grace
+    if ends and (not c.earliest or ends < c.earliest) then c.earliest = ends end
+  end
+  R.count(n, 'rn', 1)
+  local text, to = int(row), #c.claimed
+  c.held[#c.held + 1] = text
+  c.claimed[to + 1], c.claimed[to + 2], c.claimed[to + 3], c.claimed[to + 4], c.claimed[to + 5] = text, id, place, fence, input
+end
+function Q.take(c, w, n, rank, of, v)
+  local fence, number = sub(v, ${AT.fence}, ${AT.worker - 1}), 1
+  if fence == c.none then fence = c.one
+  else
+    number = struct.unpack('>I4', fence) + 1
+    fence = struct.pack('>I4', number)
+  end
+  Q.note(c, w, n, rank % RANKS, sub(v, ${AT.id}), number, of.inputs[of.next] or '')
+  of.set[#of.set + 1] = of.slots[of.next]
+  of.set[#of.set + 1] = c.runs .. fence .. c.fronts[n] .. sub(v, ${AT.kind})
+  R.remove(n, rank)
+end
+function Q.writeClaim(c, w)
+  wrote = true
+  for _, of in ipairs(c.order) do if #of.set > 0 then call('HSET', T .. 'j:' .. of.p, unpack(of.set)) end end
+  if #c.held > 0 then many('SADD', T .. 'held:' .. int(w.n), c.held) end
+  if c.earliest then call('ZADD', T .. 'dl', 'LT', int(c.earliest), int(w.n)) end
+end
+`;
+
+/** Drafts that are all plain, as their caller knows. */
+export const ENQUEUE_PLAIN = /* lua */ `
+local drafts = {}
+for i = 1, num() do
+  drafts[i] = Q.read()
+  if not drafts[i].kind then return {'!kind', drafts[i].kindName} end
+end
+return Q.enqueue(drafts)
+`;
+
+/**
+ * A turn in which everything is plain: what ends, what is claimed, and nothing else is due. Otherwise it returns {'!full'} and has written nothing, and the caller
+ * takes the turn that knows everything.
+ */
+export const TURN_PLAIN = /* lua */ `
+local FULL = {'!full'}
+local id, owner, epoch, count = arg(), arg(), num(), num()
+local first = at
+at = at + count * 4
+local total = num()
+local w = W.own(id)
+if owner ~= '' and owner ~= id or not w or w.state ~= 'live' then return FULL end
+local asked, resumesIn = Q.readRooms(total)
+local next = resumesIn < math.huge and resumesIn or nil
+local others = {T .. 'fd', T .. 'stc', T .. 'kw', T .. 'fk', T .. 'cc:' .. int(w.n)}
+for _, one in ipairs(asked) do others[#others + 1] = T .. 'u:' .. int(one.n) end
+if call('EXISTS', unpack(others)) > 0 then return FULL end
+if call('EXISTS', T .. 'zk', T .. 'kd', T .. 'xp') > 0 then
+  for _, key in ipairs({'zk', 'kd', 'xp'}) do
+    local due = tonumber(call('ZRANGE', T .. key, 0, 0, 'WITHSCORES')[2])
+    if due and due <= now then return FULL end
+    if due and (not next or due - now < next) then next = due - now end
+  end
+end
+local ends = Q.ends(w, epoch, first, count)
+if #ends.others > 0 then return FULL end
+local ranks, kinds = Q.ready(asked, total)
+local chosen = #asked > 1 and Q.fitting(ranks, kinds, asked, total) or ranks
+local c = Q.claim(w, chosen)
+for _, of in ipairs(c.order) do
+  for i = 1, #of.slots do if not of.records[i] or byte(of.records[i]) ~= QUEUED then return FULL end end
+end
+Q.writeEnds(w, ends)
+for _, rank in ipairs(chosen) do
+  local of, v = Q.nextOf(c, rank)
+  Q.take(c, w, kinds[rank % RANKS] or asked[1].n, rank, of, v)
+end
+if #chosen > 0 then Q.writeClaim(c, w) end
+return {{}, c.named, c.claimed, {}, 1, '', {}, next and int(next) or '', 0, int(EPOCH)}
+`;
