@@ -30,6 +30,7 @@ const PAGES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     rows: "declare const rows: { iban: string; cents: string }[];",
   },
   "docs/blobs.md": { myStore: 'declare const myStore: () => import("outlive/blobs").BlobStore;' },
+  "docs/changes.md": { report: 'const report = (await import("outlive")).job<{ day: string }>("report");' },
   "docs/collections.md": {
     scan: 'declare const scan: import("outlive").CollectionContract<{ share: string }>;',
     report: 'declare const report: import("outlive").JobContract<never> & ((id: string, missing: object) => void);',
