@@ -18,7 +18,7 @@ test("NFR-009 with --read-only a damaged store can be looked at, as far as it ca
   assert.equal(sound.code, 0, sound.stderr);
   const refused = await run("cancel", id, "--read-only");
   assert.equal(refused.code, 1);
-  assert.match(refused.stderr, /opened with readOnly, so that nothing can cancel a job\.\n {2}Nothing was written/);
+  assert.match(refused.stderr, /opened with readOnly, so that nothing can change jobs\.\n {2}Nothing was written/);
   zeroRoot(place.path, "outlive_jobs");
   const workers = await run("workers", "--read-only");
   assert.equal(workers.code, 0, workers.stderr);

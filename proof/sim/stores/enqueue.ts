@@ -27,7 +27,7 @@ export function insertJobs(data: Data, drafts: readonly JobDraft[], parent: numb
 
 function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: number | null): void {
   const { now } = data;
-  const { id, kind, input, priority, dedupeKey, keys = [], fair = null } = draft;
+  const { id, kind, input, priority, dedupeKey, keys = [], fair = null, trace = null } = draft;
   const row = data.meta().lastRow + 1;
   data.putMeta({ lastRow: row });
   const runAt = runAtOf(draft, now, latestAt);
@@ -63,6 +63,7 @@ function insert(data: Data, draft: JobDraft, parent: number | null, latestAt: nu
     ...NOT_ADMITTED,
     latestAt,
     expiresAt: expiryOf(draft, runAt, now),
+    trace,
   });
 }
 

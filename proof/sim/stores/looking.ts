@@ -52,6 +52,7 @@ function jobInfo(data: Data, job: JobRecord): JobInfo {
     keys: job.keys.map(named),
     heldBy: isHeld(job, data.now) ? heldBy(data, job) : null,
     waitsForResolution,
+    ...(job.latestAt !== null && { latestAt: job.latestAt }),
     ...(job.expiresAt !== null && job.state === "queued" && !isClaimed && { expiresAt: job.expiresAt }),
   };
 }
@@ -79,6 +80,7 @@ export function getJob(data: Data, id: string): JobDetails | null {
     history: data.history(job.row),
     log: data.log(job.row),
     corrupt: corruptParts(data, job),
+    ...(job.trace !== null && { trace: job.trace }),
   };
 }
 

@@ -93,6 +93,8 @@ export interface JobRecord {
   readonly latestAt: number | null;
   /** It ends if no attempt has begun by then; null: it does not. */
   readonly expiresAt: number | null;
+  /** The trace context of its enqueue; null: none came with it. */
+  readonly trace: string | null;
 }
 
 /** What a key has next to its limit. */
