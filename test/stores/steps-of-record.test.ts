@@ -51,7 +51,7 @@ const POSTGRES_STEPS = [
   "submit 8cee0e7b979770a",
   "schedules 86013510d2bcdff",
   "collections bf0b10c9a50bc54",
-  "operations 8ffbd1592bb8ea9",
+  "operations ce485ca17d5858a",
   "open gates 2ec239581f99c1f",
   "traces 8a0abca6f13b052",
 ];
