@@ -75,13 +75,14 @@ export const queueMutants: readonly Mutant[] = [
     store: (store, db) =>
       withVerbs(store, {
         operate: {
-          async cancel(id, actor) {
-            const answer = await store.operate.cancel(id, actor);
-            if (answer.is === "requested") {
-              db.sql("UPDATE outlive_jobs SET cancel_requested = 0 WHERE id = ?").run(id);
+          async change(ids, change, entry) {
+            const answers = await store.operate.change(ids, change, entry);
+            for (const [at, { is }] of answers.entries()) {
+              if (is !== "requested") continue;
+              db.sql("UPDATE outlive_jobs SET cancel_requested = 0 WHERE id = ?").run(ids[at]!);
               db.exec("DELETE FROM outlive_cancels");
             }
-            return answer;
+            return answers;
           },
         },
       }),
