@@ -42,6 +42,11 @@ test("a kind that no program has declared gets the defaults that a program would
       jobs: "0",
       keyed: false,
       fair: false,
+      paused_at: null,
+      paused_by: null,
+      paused_reason: null,
+      paused_until: null,
+      retention: null,
     },
   ]);
 });

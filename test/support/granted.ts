@@ -82,7 +82,9 @@ const PAGES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
 };
 
 /** A block of a page as a module that stands for itself. */
-export function complete(page: string, block: string): string {
+export function complete(page: string, text: string): string {
+  // An excerpt of options.
+  const block = /^ {2}\w+: /.test(text) ? `const options: Options = {\n${text}};` : text;
   const granted = { ...EVERYWHERE, ...PAGES[page] };
   const added: string[] = [];
   const wanted = [block];
