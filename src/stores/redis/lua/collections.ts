@@ -518,14 +518,16 @@ return each(num(), function(r)
 end)
 `;
 
+/** Some of the parked messages, from a place in the order of their ids on. A user without the rights for scans may check and repair, too. */
 const EACH_PARKED = /* lua */ `
 local function each(cursor, visit)
-  local reply = call('HSCAN', T .. 'pm', cursor, 'COUNT', 200)
-  for i = 1, #reply[2], 2 do
-    local collection = cjson.decode(string.match(reply[2][i + 1], '^%d+ (.*)$')).collection
-    visit(reply[2][i], type(collection) == 'string' and T .. 'pc:' .. collection or nil)
+  local ids, from = call('HKEYS', T .. 'pm'), tonumber(cursor)
+  table.sort(ids)
+  for i = from + 1, math.min(from + 200, #ids) do
+    local collection = cjson.decode(string.match(call('HGET', T .. 'pm', ids[i]), '^%d+ (.*)$')).collection
+    visit(ids[i], type(collection) == 'string' and T .. 'pc:' .. collection or nil)
   end
-  return reply[1] == '0' and '' or reply[1]
+  return from + 200 >= #ids and '' or int(from + 200)
 end
 `;
 
