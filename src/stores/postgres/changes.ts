@@ -1,4 +1,4 @@
-// One change by hand of many jobs, in a few statements however many there are: one after the other, 100 removals were 900 statements. What is done to a job is what
+// One change by hand of many jobs, in a few statements however many there are: one after the other, 2,000 removals took more than 40 s on a busy machine. What is done to a job is what
 // `operate.ts` does to one: core has made the change for each state.
 import type { AuditEntry } from "../../job/audit.ts";
 import { JOB_STATES, type JobState } from "../../job/job.ts";
