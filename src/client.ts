@@ -9,7 +9,14 @@ export {
   type Report,
 } from "./engine/client.ts";
 export { batch } from "./engine/batch.ts";
-export type { AuditOptions, BulkChange, BulkOptions, BulkProgress, BulkResult } from "./engine/changes.ts";
+export type {
+  AuditOptions,
+  BulkChange,
+  BulkOptions,
+  BulkProgress,
+  BulkResult,
+  PauseOptions,
+} from "./engine/changes.ts";
 export { collection } from "./engine/collection.ts";
 export type { OutliveConfig } from "./engine/config.ts";
 export type { FollowedJob, FollowOptions } from "./engine/follow.ts";

@@ -47,7 +47,7 @@ export {
 export type { AttemptEnd, AttemptToRun, Middleware } from "./engine/middleware.ts";
 export { attach, open } from "./engine/open.ts";
 export type { Operator } from "./engine/operator.ts";
-export type { EngineOptions, WorkOptions } from "./engine/options.ts";
+export type { Declared, EngineOptions, WorkOptions } from "./engine/options.ts";
 export type { RecoverOptions } from "./engine/operator.ts";
 export type { Explanation } from "./engine/why.ts";
 export type { WorkerHandle } from "./engine/work.ts";

@@ -88,10 +88,13 @@ function folder(t: TestContext): { cwd: string; start: (name: string, ...args: s
     await Promise.all(started.map(({ exited }) => exited));
     rmSync(cwd, { recursive: true, force: true });
   });
+  // An example that is a test itself reports to its own stdout, and not to the runner of this one.
+  const { NODE_TEST_CONTEXT: _, ...env } = process.env;
   const start = (name: string, ...args: string[]): Example => {
     const example = new Example(
       spawn(process.execPath, ["--disable-warning=ExperimentalWarning", join(root, "examples", name), ...args], {
         cwd,
+        env,
         stdio: ["ignore", "pipe", "pipe"],
       }),
     );
@@ -318,6 +321,12 @@ test("examples/schedules.ts runs what was planned, and the latest of what was mi
     "next: 2026-04-01T01:00:00.000Z (+02:00)",
     "skipped: 0",
   ]);
+});
+
+test("examples/testing.ts is a test that passes, days of which take moments", async (t) => {
+  const example = folder(t).start("testing.ts");
+  await example.untilEnd();
+  assert.match(example.stdout, /^. pass 1$/m);
 });
 
 test("examples/llm-calls.ts has hundreds of calls in flight, each followed once", async (t) => {

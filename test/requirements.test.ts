@@ -18,6 +18,16 @@ test("each of them is named by the title of a test", () => {
   );
 });
 
+test("docs/requirements.md explains every id that the title of a test begins with", () => {
+  const page = readFileSync(new URL("../docs/requirements.md", import.meta.url), "utf8");
+  const explained = new Set([...page.matchAll(/^\| ([A-Z]+-\d+) +\| \S/gm)].map(([, id]) => id!));
+  const named = new Set([...IDS, ...namedTitles().flatMap(({ ids }) => ids)]);
+  assert.deepEqual(
+    [...named].filter((id) => !explained.has(id)),
+    [],
+  );
+});
+
 test("each requirement of the batch arrangement is there once, is named by the title of a test, and no title names another", () => {
   assert.deepEqual(
     BATCH_IDS,

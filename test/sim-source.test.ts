@@ -67,7 +67,8 @@ describe("the simulator, with a bug in the sources", () => {
       assert.equal((await simulate(seed, { profile })).violation, null, `seed ${seed} without the bug`);
     }
     assert.ok(found.length > 0, `not found within ${SEEDS} seeds`);
-    for (const violation of found) assert.match(violation, /there is work left$/);
+    // Whichever law sees it first: the worker holds nothing and takes nothing, or the history does not end.
+    for (const violation of found) assert.match(violation, /there is work left$|^nobody polls: /);
   });
 });
 

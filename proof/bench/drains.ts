@@ -20,8 +20,11 @@ export interface Round {
   readonly peakRssMb: number;
 }
 
-/** What is drained: plain jobs, jobs with a key, or the children of one parent. */
-export type DrainForm = "plain" | "keyed" | "children";
+/**
+ * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, jobs that take 5 ms, or jobs that are not
+ * claimed ahead.
+ */
+export type DrainForm = "plain" | "keyed" | "unkeyed" | "children" | "kinds" | "slow" | "notAhead";
 
 interface Marks {
   readonly marks: readonly number[];

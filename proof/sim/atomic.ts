@@ -268,6 +268,7 @@ class AtomicWorld {
       kernel: this.#kernel,
       story,
       mutant: null,
+      claimsAhead: this.#profile.ahead,
       storeFor: (process, thread) => this.#storeFor(process, thread),
     };
   }

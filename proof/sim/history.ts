@@ -126,6 +126,7 @@ async function unfold(
     witness: world.witness,
     tally: world.tally,
     concurrency: profile.concurrency,
+    ahead: profile.ahead,
     culpritAmong: profile.isolation === null ? null : drafts.length,
     process: (pid) => world.byPid(pid),
     processes: () => world.processes,
@@ -186,7 +187,7 @@ async function unfold(
     scheduler.at(scheduler.now + deploy.next() * LONG_GRACE_MS, null, () =>
       supervisor.deploy(deploy.below(profile.workers), LONG_GRACE_MS),
     );
-  const atRest = (): boolean => supervisor.produced && oracle.drained && supervisor.allRunning && oracle.buried;
+  const atRest = (): boolean => supervisor.produced && oracle.drained && supervisor.allRunning && oracle.allRecovered;
   const drained = await scheduler.run(profile.faultsMs + DRAIN_MS, look, atRest);
   demand(drained, () => `${DRAIN_MS} ms after the last fault there is work left`);
 

@@ -6,8 +6,9 @@
 //   --storm                   kills from outside, many, and who is blamed for them
 //   --isolation               a culprit among 50 jobs, and 1,000 slow jobs after two kills: the figures of isolation
 //   --processes 2             how many at once        --json                            the last line is JSON
-//   --schedules               months and years of schedules, under kills and clock jumps
+//   --schedules [--days 365]  years of schedules, under kills and clock jumps
 //   --requests                requests to a remote that may or may not have acted, under kills, pauses and cuts
+//   --collections             numbered messages from a broker that repeats them, under kills, lost answers and producers that stop
 //   --store atomic            histories on a store in the shape of Redis, which loses its latest scripts
 //   --mutant clientClock      with this bug: for --seed, --seeds, --storm and --isolation one, for --mutants several
 import { availableParallelism } from "node:os";
@@ -22,6 +23,8 @@ import type { Mutant } from "./mutants/mutant.ts";
 import { type Caught, hunt } from "./mutation.ts";
 import { inParallel, report, reportDone } from "./parallel.ts";
 import { shrink } from "./shrink.ts";
+import { type CollectionCampaign, huntCollections, runCollections } from "./collections/campaign.ts";
+import { COLLECTION_MUTANTS } from "./collections/mutants.ts";
 import { huntRequests, type RequestCampaign, runRequestHistories } from "./requests/campaign.ts";
 import { REQUEST_MUTANTS } from "./requests/mutants.ts";
 import { huntSchedules, runSchedules, type ScheduleCampaign } from "./schedules/campaign.ts";
@@ -43,7 +46,9 @@ const { values } = parseArgs({
     storm: { type: "boolean", default: false },
     isolation: { type: "boolean", default: false },
     schedules: { type: "boolean", default: false },
+    days: { type: "string", default: "365" },
     requests: { type: "boolean", default: false },
+    collections: { type: "boolean", default: false },
     store: { type: "string", default: "sqlite" },
     shrink: { type: "boolean", default: false },
     processes: { type: "string", default: String(availableParallelism()) },
@@ -59,7 +64,9 @@ const DONE_EVERY = 20;
 const TOLD_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
-const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...OPERATIONS_MUTANTS, ...REQUEST_MUTANTS].map(({ name }) => name);
+const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...OPERATIONS_MUTANTS, ...REQUEST_MUTANTS, ...COLLECTION_MUTANTS].map(
+  ({ name }) => name,
+);
 const strangers = values.mutant.filter((name) => !known.includes(name));
 if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
@@ -67,9 +74,11 @@ if (values.store !== "sqlite" && values.store !== "atomic")
   throw new Error(`--store ${values.store}: use sqlite or atomic`);
 
 if (values.store === "atomic") tellBroken(await runAtomic(whole(values.from, "from"), whole(values.seeds, "seeds")));
-else if (values.schedules) tellBroken(await runSchedules(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.schedules)
+  tellBroken(await runSchedules(whole(values.from, "from"), whole(values.seeds, "seeds"), whole(values.days, "days")));
 else if (values.requests)
   tellBroken(await runRequestHistories(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.collections) tellBroken(await runCollections(whole(values.from, "from"), whole(values.seeds, "seeds")));
 else if (values.exhaustive) tellExhaustive(await exhaust());
 else if (values.storm) tellBroken(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
 else if (values.isolation) tellBroken(await runIsolation(whole(values.seeds, "seeds"), chosenMutant()));
@@ -171,6 +180,7 @@ async function mutants(budget: number): Promise<void> {
     ...(await huntSchedules(budget, SCHEDULE_MUTANTS.filter(isAsked))),
     ...(await huntOperations(budget, OPERATIONS_MUTANTS.filter(isAsked))),
     ...(await huntRequests(Math.min(budget, 60), REQUEST_MUTANTS.filter(isAsked))),
+    ...(await huntCollections(Math.min(budget, 20), COLLECTION_MUTANTS.filter(isAsked))),
   ]);
 }
 
@@ -218,10 +228,9 @@ function tellExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
   tell(counts);
 }
 
-function tellBroken<T extends Storm | Isolation | AtomicCampaign | ScheduleCampaign | RequestCampaign>({
-  broken,
-  ...counts
-}: T): void {
+function tellBroken<
+  T extends Storm | Isolation | AtomicCampaign | ScheduleCampaign | RequestCampaign | CollectionCampaign,
+>({ broken, ...counts }: T): void {
   if (broken.length > 0) process.exitCode = 1;
   for (const one of broken.slice(0, TOLD)) process.stderr.write(`${one}\n`);
   tell(counts);

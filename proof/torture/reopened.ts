@@ -1,8 +1,9 @@
 // The real engine on a file that a process left, in this process, as if after a reboot: another boot, a clock that can be moved on
 // so that nothing waits for a lease, and the maintenance in the worker's thread instead of in its own.
+import { setTimeout as sleep } from "node:timers/promises";
 import { contractsOf } from "../../src/engine/client.ts";
 import { Engine } from "../../src/engine/engine.ts";
-import { engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
+import { type Declared, engineSettings, settingsWithDefaults } from "../../src/engine/options.ts";
 import { idSource } from "../../src/job/enqueue.ts";
 import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
@@ -14,6 +15,8 @@ import type { Backend } from "../../src/stores/backend.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 
 const SETTINGS = engineSettings({});
+/** For a few dozen jobs that do nothing. */
+const FINISH_MS = 20_000;
 
 export interface Reopened {
   readonly engine: Engine;
@@ -22,7 +25,7 @@ export interface Reopened {
 }
 
 /** `rebooted`: the locks of before prove nothing any more, and the lease decides. */
-export async function reopen(path: string, jobs: readonly object[], rebooted: boolean): Promise<Reopened> {
+export async function reopen(path: string, jobs: readonly Declared[], rebooted: boolean): Promise<Reopened> {
   let ahead = 0;
   const clock: Clock = {
     ...systemClock,
@@ -59,7 +62,12 @@ export async function reopen(path: string, jobs: readonly object[], rebooted: bo
         await engine.operator.recover();
         ahead += SETTINGS.times.heartbeatMs;
       }
-      await engine.runUntilIdle({ concurrency: 50 });
+      // In a damaged file a job may be counted as ready that no index leads to: it would be waited for without an end.
+      const late = new AbortController();
+      const tooLate = sleep(FINISH_MS, undefined, { signal: late.signal }).then(() => {
+        throw new Error(`jobs are left ${FINISH_MS / 1_000} s after the workers began`);
+      });
+      await Promise.race([engine.runUntilIdle({ concurrency: 50 }), tooLate]).finally(() => late.abort());
     },
   };
 }

@@ -1,4 +1,5 @@
 // What programs do with batches: submit, append, seal, watch, abort, retry. No thread and no timer: any process may use it, and none has to stay.
+import type { AuditEntry } from "../job/audit.ts";
 import {
   type BatchRow,
   type BatchState,
@@ -176,8 +177,8 @@ export class BatchClient {
   }
 
   /** Ends the batch: blocks that have not begun are cancelled, running ones are asked to end. Rows that have ended stay as they are. */
-  async abort(id: string): Promise<BatchState> {
-    const state = await this.#batches.abort(id);
+  async abort(id: string, entry?: AuditEntry): Promise<BatchState> {
+    const state = await this.#batches.abort(id, entry);
     if (state === "missing") throw notOpen(id, state);
     if (state === "aborting") while (await this.#batches.tend(1_000));
     await endBatches(this.#batches, this.#events, [id]);
@@ -185,7 +186,7 @@ export class BatchClient {
   }
 
   /** A new round of the rows that failed or were quarantined, and `done` again at its end. */
-  async retry(id: string): Promise<{ readonly round: number; readonly rows: number }> {
+  async retry(id: string, entry: AuditEntry): Promise<{ readonly round: number; readonly rows: number }> {
     const [batch] = await this.#batches.get([id]);
     if (!batch) throw notOpen(id, "missing");
     const { state, kind, round, priority, sums } = batch;
@@ -193,7 +194,7 @@ export class BatchClient {
     const input = JSON.stringify({ batch: id, round: round + 1 });
     const plain = { priority, runAt: null, delayMs: 0, dedupeKey: null };
     const draft = { id: `${id}:round:${round + 1}`, kind: roundKind(kind), input, ...plain };
-    if (!hasEnded(state) || failed === 0 || !(await this.#batches.reopen(id, round, draft)))
+    if (!hasEnded(state) || failed === 0 || !(await this.#batches.reopen(id, round, draft, entry)))
       throw new OutliveError(
         ErrorCode.wrongState,
         hasEnded(state) && failed === 0

@@ -18,6 +18,11 @@ export class Meter {
     this.#hash = expected.isHashed && expected.sha256 !== undefined ? null : createHash("sha256");
   }
 
+  /** Whether it hashes: what it is given should then come in parts. */
+  get hashes(): boolean {
+    return this.#hash !== null;
+  }
+
   get size(): number {
     return this.#size;
   }

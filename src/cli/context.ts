@@ -5,6 +5,7 @@ import { type Command, InvalidArgumentError, Option } from "commander";
 import { type LoadedConfig, loadConfig } from "../engine/config.ts";
 import type { Engine } from "../engine/engine.ts";
 import { attach, open } from "../engine/open.ts";
+import type { Declared } from "../engine/options.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { JOB_STATES, type JobState } from "../job/job.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -33,7 +34,7 @@ export interface Context {
   /** An engine that only inspects and operates: migrates, declares and recovers nothing. */
   readonly attach: () => Promise<Engine>;
   /** An engine as a worker opens it: creates, migrates, recovers. */
-  readonly open: (jobs?: readonly object[]) => Promise<Engine>;
+  readonly open: (jobs?: readonly Declared[]) => Promise<Engine>;
   /**
    * For changes to a store that do not go through one of these engines, which refuse on their own: throws if
    * `--read-only` is set.

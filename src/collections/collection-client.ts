@@ -1,5 +1,6 @@
 // What programs do with collections: open them, announce and put parts, watch, abandon and cancel them, and deal with parked messages. No thread and
 // no timer: any process may use it, and none has to stay.
+import type { AuditEntry } from "../job/audit.ts";
 import {
   assertOrdinal,
   type CollectionRow,
@@ -18,6 +19,7 @@ import { assertKey, invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { encodeJson, type Json } from "../job/json.ts";
+import type { Clock } from "../job/time.ts";
 import { endComplete } from "../recovery/collection-ends.ts";
 import type { AnnounceAnswer, CollectionCount, CollectionFilter, Collections } from "../stores/collections.ts";
 import type { PartBlobs } from "./blob-names.ts";
@@ -90,6 +92,7 @@ export interface CollectionClientDeps {
   readonly blobs: PartBlobs | null;
   readonly events: Emitter;
   readonly newId: () => string;
+  readonly clock: Clock;
 }
 
 export class CollectionClient {
@@ -102,8 +105,8 @@ export class CollectionClient {
   }
 
   intake(kind: string): Intake {
-    const { collections, blobs, events } = this.#deps;
-    return (this.#intake ??= new Intake(collections, needBlobs(blobs, kind), events));
+    const { collections, blobs, events, clock } = this.#deps;
+    return (this.#intake ??= new Intake(collections, needBlobs(blobs, kind), events, clock));
   }
 
   async collect(contract: AnyCollection, input: unknown, options: CollectOptions): Promise<CollectionStarted> {
@@ -195,13 +198,13 @@ export class CollectionClient {
   }
 
   /** Ends an open collection. What follows is a job, as if its time had passed. */
-  async end(id: string, to: "abandoned" | "cancelled", why: string): Promise<CollectionState> {
+  async end(id: string, to: "abandoned" | "cancelled", why: string, entry: AuditEntry): Promise<CollectionState> {
     const { collections, events } = this.#deps;
     const [row] = await collections.get([id]);
     if (!row) throw missingCollection(id);
     const ended =
       isOpen(row.state) &&
-      (await collections.step({ collection: id, from: STEPS[to], to, why, follow: followOf(row, to) }));
+      (await collections.step({ collection: id, from: STEPS[to], to, why, follow: followOf(row, to) }, entry));
     if (ended) {
       events.emit("collection.changed", { collection: id, kind: row.kind, state: to, why });
       return to;
@@ -225,7 +228,7 @@ export class CollectionClient {
   }
 
   /** Puts a parked message again. What can't be a part this time either stays parked. */
-  async retryParked(message: ParkedRow): Promise<PutAnswer | "kept"> {
+  async retryParked(message: ParkedRow, entry: AuditEntry): Promise<PutAnswer | "kept"> {
     const { collections, blobs } = this.#deps;
     const { id, kind, collection, series, ordinal, blob } = message;
     if (collection === null || series === null || ordinal === null || blob === null) return "kept";
@@ -234,7 +237,7 @@ export class CollectionClient {
     const intake = this.intake(kind);
     const [answer] = await intake.put(kind, [{ collection, series, ordinal, data: Buffer.concat(chunks) }]);
     if (answer !== "accepted" && answer !== "duplicate" && answer !== "closed") return answer!;
-    await collections.unpark([id]);
+    await collections.unpark([id], entry);
     await needBlobs(blobs, kind)
       .delete([blob])
       .catch(() => {});
@@ -243,9 +246,9 @@ export class CollectionClient {
   }
 
   /** Forgets a parked message, with its body. */
-  async dropParked({ id, kind, blob }: ParkedRow): Promise<void> {
+  async dropParked({ id, kind, blob }: ParkedRow, entry: AuditEntry): Promise<void> {
     const { collections, blobs } = this.#deps;
-    await collections.unpark([id]);
+    await collections.unpark([id], entry);
     if (blob !== null && blobs) await needBlobs(blobs, kind).delete([blob]);
   }
 

@@ -123,7 +123,7 @@ export class Consuming {
       if (drafts.length > 0) await enqueue(drafts);
       return deliveries.map(() => "ack");
     };
-    return { queue, prefetch: JOBS_PREFETCH, handle };
+    return { queue, kind: kind.name, prefetch: JOBS_PREFETCH, handle };
   }
 
   async #park(queue: string, kind: string, { body, messageId }: Delivery, thrown: unknown): Promise<void> {

@@ -4,6 +4,7 @@
 import { answerPut, type KnownPlace, type Part, type PartPlace, type PutAnswer } from "../job/collections.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
+import type { Clock } from "../job/time.ts";
 import { endComplete } from "../recovery/collection-ends.ts";
 import type { Collections } from "../stores/collections.ts";
 import { blobOf, type PartBlobs, sha256 } from "./blob-names.ts";
@@ -27,15 +28,16 @@ export class Intake {
   /** Blobs that are being written. */
   #writing = 0;
 
-  constructor(collections: Collections, blobs: PartBlobs, events: Emitter) {
+  constructor(collections: Collections, blobs: PartBlobs, events: Emitter, clock: Pick<Clock, "after">) {
     this.#blobs = blobs;
     this.#events = events;
-    this.#known = new Together((places) => collections.known(places));
+    this.#known = new Together(clock, (places) => collections.known(places));
     this.#keep = new Together(
+      clock,
       (parts) => collections.put(parts),
       () => this.#writing,
     );
-    this.#checks = new Together(async (ids) => {
+    this.#checks = new Together(clock, async (ids) => {
       await endComplete(collections, events, [...new Set(ids)]);
       return ids;
     });
@@ -107,15 +109,21 @@ interface Waiting<In, Out> {
 
 /** One call at a time, and what is asked for meanwhile goes into the next one. Answers are by place; a call that fails, fails for all in it. */
 class Together<In, Out> {
+  readonly #clock: Pick<Clock, "after">;
   readonly #run: (items: readonly In[]) => Promise<readonly Out[]>;
   /** How many items are on their way here. */
   readonly #coming: () => number;
   #waiting: Waiting<In, Out>[] = [];
   #count = 0;
   #isRunning = false;
-  #timer: NodeJS.Timeout | undefined;
+  #callOff: (() => void) | null = null;
 
-  constructor(run: (items: readonly In[]) => Promise<readonly Out[]>, coming: () => number = () => 0) {
+  constructor(
+    clock: Pick<Clock, "after">,
+    run: (items: readonly In[]) => Promise<readonly Out[]>,
+    coming: () => number = () => 0,
+  ) {
+    this.#clock = clock;
     this.#run = run;
     this.#coming = coming;
   }
@@ -132,13 +140,13 @@ class Together<In, Out> {
   /** A commit of SQLite holds the process for a flush of the disk, so the parts that are nearly there are waited for, up to half of all. */
   #next(): void {
     if (this.#isRunning || this.#waiting.length === 0) return;
-    if (this.#coming() > this.#count) this.#timer ??= setTimeout(() => void this.#runNow(), GATHER_MS);
+    if (this.#coming() > this.#count) this.#callOff ??= this.#clock.after(GATHER_MS, () => void this.#runNow());
     else void this.#runNow();
   }
 
   async #runNow(): Promise<void> {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
+    this.#callOff?.();
+    this.#callOff = null;
     if (this.#isRunning) return;
     this.#isRunning = true;
     const taken = this.#take();

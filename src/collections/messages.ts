@@ -48,6 +48,7 @@ export class Messages {
     const prefetch = Math.min(MAX_PREFETCH, Math.max(1, Math.floor(memory / messageMax)));
     const consumer = (queue: string, at: number, handle: Consumer["handle"]): Consumer => ({
       queue,
+      kind: this.#contract.name,
       prefetch: at,
       handle: (deliveries) => this.#reporting(queue, () => handle(deliveries)),
     });

@@ -4,6 +4,7 @@ import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyBatch, BatchContract, isBatch } from "../batches/contract.ts";
 import { isRequest } from "../requests/contract.ts";
 import { isCollection } from "../collections/contract.ts";
+import type { Named } from "../job/contract.ts";
 import { doneKind, ingestKind, roundKind, type Tolerance } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json, JsonOf } from "../job/json.ts";
@@ -34,9 +35,10 @@ export interface BatchOptions {
 export function batch<
   S extends StandardSchemaV1 = StandardSchemaV1<Json>,
   C extends StandardSchemaV1 = StandardSchemaV1<Json>,
+  const Name extends string = string,
 >(
-  name: string,
-  options: KindOptions &
+  name: Name,
+  options: Omit<KindOptions, "expires"> &
     BatchOptions & {
       /** The schema of a row. A row that does not fit fails alone, with its line. Default: any JSON. */
       readonly row?: S & RowSchema<S>;
@@ -45,13 +47,14 @@ export function batch<
       /** Limits of its blocks, by keys computed from the context. */
       readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<C>>[];
     } = {},
-): BatchContract<
-  StandardSchemaV1.InferInput<S>,
-  StandardSchemaV1.InferOutput<S>,
-  StandardSchemaV1.InferOutput<C>,
-  undefined
-> {
+): Named<BatchOf<S, C>, Name> {
   const { block, atOnce, mark, blockFor, tolerate, row, context, limits, ...ofJob } = options;
+  refuse(
+    "expires" in ofJob && ofJob.expires !== undefined,
+    `expires of batch ${name}`,
+    "was set, and blocks of a batch do not expire",
+    "Remove it. A batch that is not wanted any more is ended with abortBatch.",
+  );
   check(`batch ${name}`, BATCH_OPTIONS, defined({ block, atOnce, mark, blockFor, tolerate, row, context }));
   const blocks = job<string>(name, { ...ofJob, ...(limits && { limits }), fair: (id) => id });
   const kinds = {
@@ -60,7 +63,7 @@ export function batch<
     round: job(roundKind(name)),
     ingest: job(ingestKind(name)),
   } as unknown as AnyBatch["kinds"];
-  return new BatchContract(
+  const contract: BatchOf<S, C> = new BatchContract(
     name,
     {
       blockRows: block ?? BATCH_OPTIONS.block.default,
@@ -73,7 +76,14 @@ export function batch<
     schemaOf(context, `The context of batch ${name}`),
     kinds,
   );
+  return contract as Named<BatchOf<S, C>, Name>;
 }
+
+type BatchOf<S extends StandardSchemaV1, C extends StandardSchemaV1> = BatchContract<
+  StandardSchemaV1.InferInput<S>,
+  StandardSchemaV1.InferOutput<S>,
+  StandardSchemaV1.InferOutput<C>
+>;
 
 /** The schema itself if its input is JSON by type; a message for the compiler if it is not. */
 type RowSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] extends [

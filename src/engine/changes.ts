@@ -76,6 +76,8 @@ export interface AuditOptions {
   readonly action?: AuditAction;
   /** Only changes of this job, by its id. Those of a bulk change have no ids. Default: of all. */
   readonly job?: string;
+  /** Only changes of this, as an entry has it: "schedule nightly", "batch ID", "kind mail". Default: of all. Not together with `job`. */
+  readonly target?: string;
   /** At most this many. Default 50, from 1 to 1000. */
   readonly limit?: number;
   /** The id of the last entry of the page before. */
@@ -242,14 +244,21 @@ export class Changes {
     if (!(await this.#deps.store.operate.setPaused(name, false, undefined, entry))) throw noSuchKind(name);
   }
 
-  audit({ job, limit = 50, ...query }: AuditOptions): Promise<readonly AuditRecord[]> {
+  audit({ job, target, limit = 50, ...query }: AuditOptions): Promise<readonly AuditRecord[]> {
     refuse(
       !(Number.isInteger(limit) && limit >= 1 && limit <= 1_000),
       "limit of audit",
       `is ${limit}`,
       "Use 1 to 1000 and page with `after`.",
     );
-    return this.#deps.store.inspect.audit({ ...query, limit, ...(job !== undefined && { target: `job ${job}` }) });
+    refuse(
+      job !== undefined && target !== undefined,
+      "job of audit",
+      "was given together with a target",
+      "Give one of them.",
+    );
+    const of = job === undefined ? target : `job ${job}`;
+    return this.#deps.store.inspect.audit({ ...query, limit, ...(of !== undefined && { target: of }) });
   }
 }
 

@@ -10,7 +10,7 @@ import {
 import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
-import type { AuditRecord, By } from "../job/audit.ts";
+import { type AuditAction, type AuditEntry, auditEntry, type AuditRecord, type By } from "../job/audit.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import { openBlobs } from "../blobs/open.ts";
 import {
@@ -59,7 +59,14 @@ import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { responseBlob } from "../requests/body.ts";
 import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
-import { type AuditOptions, type BulkChange, type BulkOptions, type BulkResult, Changes } from "./changes.ts";
+import {
+  type AuditOptions,
+  type BulkChange,
+  type BulkOptions,
+  type BulkResult,
+  Changes,
+  type PauseOptions,
+} from "./changes.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { aroundEnqueue, type Middleware } from "./middleware.ts";
 import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
@@ -91,7 +98,7 @@ export interface EnqueueManyOptions<In> {
   readonly onBatch?: (batch: readonly Enqueued[]) => void;
 }
 
-/** How many jobs of `enqueueMany` share one transaction. */
+/** How many jobs of `enqueueMany` share one transaction, unless the store says otherwise. */
 const BATCH = 1_000;
 /** A batch of large inputs is cut sooner, so that memory stays constant. */
 const BATCH_CHARACTERS = 4 << 20;
@@ -181,48 +188,71 @@ export class Client {
     inputs: Iterable<In> | AsyncIterable<In>,
     options: EnqueueManyOptions<In> = {},
   ): Promise<{ readonly count: number; readonly created: number }> {
+    const most = this.store.bulk ?? BATCH;
+    let index = 0;
     let count = 0;
     let created = 0;
     let drafts: JobDraft[] = [];
     let length = 0;
-    const through = this.#around && new ManyAround(this.#around);
-    const flush = async (): Promise<void> => {
-      const write = async (): Promise<readonly Enqueued[]> => (drafts.length > 0 ? this.store.enqueue(drafts) : []);
-      const batch = through ? await through.flushed(write) : await write();
+    const hear = (batch: readonly Enqueued[]): void => {
       count += batch.length;
       for (const enqueued of batch) if (enqueued.created) created++;
-      drafts = [];
-      length = 0;
       options.onBatch?.(batch);
     };
+    const taken = (): readonly JobDraft[] => {
+      const batch = drafts;
+      drafts = [];
+      length = 0;
+      return batch;
+    };
     const add = (input: In): JobDraft | Promise<JobDraft> =>
-      this.draft(job as never, input, options.each?.(input, count + drafts.length) ?? {});
+      this.draft(job as never, input, options.each?.(input, index++) ?? {});
     const push = (draft: JobDraft): boolean => {
       drafts.push(draft);
       length += draft.input.length;
-      return drafts.length === BATCH || length > BATCH_CHARACTERS;
+      return drafts.length >= most || length > BATCH_CHARACTERS;
     };
-    if (through) {
+    if (this.#around) {
+      const through = new ManyAround(this.#around);
+      const flush = async (): Promise<void> =>
+        hear(await through.flushed(async () => (drafts.length > 0 ? this.store.enqueue(taken()) : [])));
       let isFull = false;
       for await (const input of inputs) {
-        const own = options.each?.(input, count + drafts.length) ?? {};
+        const own = options.each?.(input, index++) ?? {};
         await through.add({ job: job as never, input, options: own }, async (passed) => {
           isFull = push(await this.draft(passed.job, passed.input, passed.options));
         });
         if (isFull) await flush();
         isFull = false;
       }
-    } else if (Symbol.asyncIterator in inputs) {
-      for await (const input of inputs) {
-        if (push(await add(input))) await flush();
-      }
-    } else {
-      for (const input of inputs) {
-        const draft = add(input);
-        if (push(draft instanceof Promise ? await draft : draft)) await flush();
-      }
+      await flush();
+      return { count, created };
     }
-    if (drafts.length > 0 || through) await flush();
+    // While a batch is under way the next one is made: on a server, which works meanwhile, 20 % of the time of both.
+    let underWay = Promise.resolve();
+    const flush = async (): Promise<void> => {
+      const batch = taken();
+      await underWay;
+      underWay = this.store.enqueue(batch).then(hear);
+      // Whatever awaits it next rejects with it.
+      underWay.catch(() => {});
+      await new Promise<void>((sent) => systemClock.soon(sent));
+    };
+    try {
+      if (Symbol.asyncIterator in inputs) {
+        for await (const input of inputs) {
+          if (push(await add(input))) await flush();
+        }
+      } else {
+        for (const input of inputs) {
+          const draft = add(input);
+          if (push(draft instanceof Promise ? await draft : draft)) await flush();
+        }
+      }
+      if (drafts.length > 0) await flush();
+    } finally {
+      await underWay;
+    }
     return { count, created };
   }
 
@@ -248,16 +278,20 @@ export class Client {
 
   /**
    * Sends a signal to an unfinished job, which reads it with `run.waitForSignal`. Resolves when it is kept, also before the job waits for it. With an `id` of
-   * yours a repetition adds nothing. At most 1,000 unread signals are kept for a job.
+   * yours a repetition adds nothing. At most 1,000 unread signals are kept for a job. With an `actor` or a `reason` it is in the audit.
    */
   async signal(
     jobId: string,
     name: string,
     payload: Json = null,
-    options: SentSignalOptions = {},
+    options: SentSignalOptions & By = {},
   ): Promise<SentSignal> {
+    const { actor, reason } = options;
     const signal = makeSignal(jobId, name, payload, options, this.#newId);
-    return signalResult(signal, await this.store.operate.signal(signal));
+    // Programs send many: only those of a person are kept in the audit.
+    const isByHand = actor !== undefined || reason !== undefined;
+    const entry = isByHand ? this.#entry("signal", `job ${jobId}`, options) : undefined;
+    return signalResult(signal, await this.store.operate.signal(signal, entry));
   }
 
   /**
@@ -318,6 +352,16 @@ export class Client {
    */
   bulk(change: BulkChange, filter: JobFilter, options: BulkOptions = {}): Promise<BulkResult> {
     return this.changes.bulk(change, filter, options);
+  }
+
+  /** No worker claims jobs of this kind until `resume`, or until the pause ends. What runs goes on; occurrences of its schedules obey `missed`. A second pause replaces the first. */
+  pause(kind: { readonly name: string } | string, options: PauseOptions = {}): Promise<void> {
+    return this.changes.pause(kind, options);
+  }
+
+  /** Ends the pause of a kind: workers take its jobs again. */
+  resume(kind: { readonly name: string } | string, by: By = {}): Promise<void> {
+    return this.changes.resume(kind, by);
   }
 
   /** What people changed, the newest first. */
@@ -481,16 +525,16 @@ export class Client {
   }
 
   /** Ends a batch: rows that have not begun are aborted, running blocks are asked to end, and what has ended stays. Returns the state it is in after that. */
-  async abortBatch(id: string): Promise<BatchState> {
+  async abortBatch(id: string, by: By = {}): Promise<BatchState> {
     assertKey(id, "The batch's id");
-    return this.#batches().abort(id);
+    return this.#batches().abort(id, this.#entry("abort", `batch ${id}`, by));
   }
 
   /** Runs the failed rows of a batch that has ended again, as a new round with its own `done`. */
-  async retryBatch(id: string): Promise<{ readonly round: number; readonly rows: number }> {
+  async retryBatch(id: string, by: By = {}): Promise<{ readonly round: number; readonly rows: number }> {
     assertKey(id, "The batch's id");
     await this.#assertDone(id);
-    return this.#batches().retry(id);
+    return this.#batches().retry(id, this.#entry("retry", `batch ${id}`, by));
   }
 
   /** `done` gets what a round came to. It must have run before the next round begins, because the batch keeps that of one round. */
@@ -580,15 +624,17 @@ export class Client {
   }
 
   /** Ends an open collection as if its time had passed: `abandoned` runs, and what came is kept for `keep`. */
-  async abandonCollection(id: string): Promise<CollectionState> {
+  async abandonCollection(id: string, by: By = {}): Promise<CollectionState> {
     assertKey(id, "The collection's id");
-    return this.#collections().end(id, "abandoned", "by an operator");
+    const entry = this.#entry("abandon", `collection ${id}`, by);
+    return this.#collections().end(id, "abandoned", "by an operator", entry);
   }
 
   /** Ends an open collection that is not wanted any more. */
-  async cancelCollection(id: string): Promise<CollectionState> {
+  async cancelCollection(id: string, by: By = {}): Promise<CollectionState> {
     assertKey(id, "The collection's id");
-    return this.#collections().end(id, "cancelled", "by an operator");
+    const entry = this.#entry("cancel", `collection ${id}`, by);
+    return this.#collections().end(id, "cancelled", "by an operator", entry);
   }
 
   /** Messages that were put aside, by id. */
@@ -603,13 +649,13 @@ export class Client {
   }
 
   /** Puts a parked message again, and returns what became of it; "kept": it names no place, and stays parked. */
-  async retryParked(message: ParkedRow): Promise<PutAnswer | "kept"> {
-    return this.#collections().retryParked(message);
+  async retryParked(message: ParkedRow, by: By = {}): Promise<PutAnswer | "kept"> {
+    return this.#collections().retryParked(message, this.#entry("retry", `parked message ${message.id}`, by));
   }
 
   /** Forgets a parked message, with its body. */
-  async dropParked(message: ParkedRow): Promise<void> {
-    return this.#collections().dropParked(message);
+  async dropParked(message: ParkedRow, by: By = {}): Promise<void> {
+    return this.#collections().dropParked(message, this.#entry("remove", `parked message ${message.id}`, by));
   }
 
   #collectionsFor(collection: { readonly name: string }): CollectionClient {
@@ -633,7 +679,12 @@ export class Client {
       blobs: this.#blobs,
       events: this.#events,
       newId: this.#newId,
+      clock: systemClock,
     }));
+  }
+
+  #entry(action: AuditAction, target: string, by: By): AuditEntry {
+    return auditEntry(this.#newId(), action, target, by);
   }
 
   /** For what consumes messages in this process. @internal */

@@ -2,6 +2,7 @@
 // that follows the last part, the others by the table of settings.ts.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type AnyCollection, CollectionContract, isCollection } from "../collections/contract.ts";
+import type { Named } from "../job/contract.ts";
 import { jobKind } from "../job/collections.ts";
 import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
@@ -39,14 +40,14 @@ export interface CollectionOptions {
 }
 
 /** Declares a kind of collection. Safe to import anywhere; attach `request`, `done`, `abandoned` and `notify` where workers run. */
-export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>>(
-  name: string,
+export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>, const Name extends string = string>(
+  name: Name,
   options: KindOptions &
     CollectionOptions & {
       /** The schema of the input. Default: any JSON. */
       readonly input?: S & InputSchema<S>;
     },
-): CollectionContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>> {
+): Named<CollectionOf<S>, Name> {
   const { series, message, memory, abandonAfter, keep, queues, input, ...ofJob } = options;
   const own = { series, message, memory, abandonAfter, keep, queues, input };
   check(`collection ${name}`, COLLECTION_OPTIONS, own);
@@ -61,7 +62,7 @@ export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>>(
     "Raise `memory` or lower `message.max`.",
   );
   const follow = job(name, ofJob);
-  return new CollectionContract(
+  const contract: CollectionOf<S> = new CollectionContract(
     name,
     {
       series: [...series],
@@ -81,7 +82,13 @@ export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>>(
       cleanUp: job(jobKind(name, "clean-up")),
     } as unknown as AnyCollection["kinds"],
   );
+  return contract as Named<CollectionOf<S>, Name>;
 }
+
+type CollectionOf<S extends StandardSchemaV1> = CollectionContract<
+  StandardSchemaV1.InferInput<S>,
+  StandardSchemaV1.InferOutput<S>
+>;
 
 /** The schema itself if its input is JSON by type; a message for the compiler if it is not. */
 type InputSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] extends [

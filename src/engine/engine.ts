@@ -27,8 +27,6 @@ import type { ProcessCheck, WorkerRow } from "../stores/liveness.ts";
 import type { KindCounts } from "../stores/port.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { ScheduleFiring } from "../schedules/firing.ts";
-import type { By } from "../job/audit.ts";
-import type { PauseOptions } from "./changes.ts";
 import { Client, unknownKind, type WatchFolderOptions } from "./client.ts";
 import { KeyLimits } from "./key-limits.ts";
 import { aroundEnqueue, aroundKinds, type Middleware } from "./middleware.ts";
@@ -82,10 +80,12 @@ export interface Wiring {
   readonly bus: EventBus;
   readonly identity: ProcessIdentity;
   readonly processState: ProcessCheck;
+  /** How many jobs a worker claims beyond its slots, for simulations. Omitted: as measured. */
+  readonly claimsAhead?: number;
 }
 
 /** A client that also runs jobs. Made by `open()`. */
-export class Engine extends Client {
+export class Engine<Kinds extends string = string> extends Client {
   /** For supervisors, monitors and the command line: recovery by hand, deaths, and the store itself. */
   readonly operator: Operator;
   readonly #wiring: Wiring;
@@ -131,13 +131,13 @@ export class Engine extends Client {
   }
 
   /** Runs a worker and resolves when it has stopped: by `options.signal`, or by `close()`. */
-  async work(options: WorkOptions = {}): Promise<void> {
+  async work(options: WorkOptions<Kinds> = {}): Promise<void> {
     const handle = await this.start(options);
     await handle.stopped;
   }
 
   /** Starts the worker of this process and returns a handle. */
-  async start(options: WorkOptions = {}): Promise<WorkerHandle> {
+  async start(options: WorkOptions<Kinds> = {}): Promise<WorkerHandle> {
     if (this.#host || this.#starting) {
       throw new OutliveError(
         ErrorCode.wrongState,
@@ -145,7 +145,7 @@ export class Engine extends Client {
         "Stop it first, or open a second engine.",
       );
     }
-    this.#starting = this.#start(options);
+    this.#starting = this.#start(options as WorkOptions);
     try {
       return await this.#starting;
     } finally {
@@ -188,6 +188,7 @@ export class Engine extends Client {
         retention: settings.retention,
         concurrency,
         pollMs: settings.pollMs,
+        ...(this.#wiring.claimsAhead !== undefined && { claimsAhead: this.#wiring.claimsAhead }),
       },
       identity,
     );
@@ -271,9 +272,16 @@ export class Engine extends Client {
       return;
     }
     const { declaredSchedules: declared } = this;
-    const { pollMs } = settings;
     const firing = new ScheduleFiring(
-      { store, clock, events, declared, worker: () => host.id, pollMs },
+      {
+        store,
+        clock,
+        events,
+        declared,
+        worker: () => host.id,
+        oftenMs: settings.pollMs,
+        pollMs: () => host.schedulesMs,
+      },
       store.schedules,
     );
     this.#firing = firing;
@@ -375,7 +383,7 @@ export class Engine extends Client {
   }
 
   /** Runs everything that is ready, and what that makes ready, then returns how it ended. Only for `sqlite::memory:`, in tests. */
-  async runUntilIdle(options: Pick<WorkOptions, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
+  async runUntilIdle(options: Pick<WorkOptions<Kinds>, "only" | "concurrency"> = {}): Promise<readonly KindCounts[]> {
     if (!this.#wiring.backend.private)
       throw new OutliveError(
         ErrorCode.wrongState,
@@ -401,16 +409,6 @@ export class Engine extends Client {
   /** Limits, weights and pauses of single keys, changed while everything works. */
   get limits(): KeyLimits {
     return (this.#limits ??= new KeyLimits(this.store, this.newId));
-  }
-
-  /** No worker claims jobs of this kind until `resume`, or until the pause ends. What runs goes on; occurrences of its schedules obey `missed`. A second pause replaces the first. */
-  pause(kind: { readonly name: string } | string, options: PauseOptions = {}): Promise<void> {
-    return this.changes.pause(kind, options);
-  }
-
-  /** Ends the pause of a kind: workers take its jobs again. */
-  resume(kind: { readonly name: string } | string, by: By = {}): Promise<void> {
-    return this.changes.resume(kind, by);
   }
 
   /** How the store, the kinds and the workers are. */

@@ -41,7 +41,7 @@ export async function* follow<Result>(
   let open = [...new Set(ids)];
   let rung = Promise.withResolvers<void>();
   const ring = (): void => rung.resolve();
-  const unlisten = store.onWakeup(ring);
+  const unlisten = store.onWakeup((what) => what === "wake" && ring());
   signal?.addEventListener("abort", ring);
   try {
     while (open.length > 0 && !signal?.aborted) {

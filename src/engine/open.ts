@@ -17,7 +17,7 @@ import { contractsOf } from "./client.ts";
 import { type OutliveConfig, resolveCall } from "./config.ts";
 import { Engine } from "./engine.ts";
 import { requestsOf } from "./request.ts";
-import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
+import { type Declared, type EngineOptions, engineSettings, type KindsOf, settingsWithDefaults } from "./options.ts";
 
 /**
  * Opens a store: an address such as `sqlite:./jobs.db`, or the configuration that `defineConfig` made. An address is used as it is.
@@ -26,7 +26,10 @@ import { type EngineOptions, engineSettings, settingsWithDefaults } from "./opti
  * file is repaired as far as `recovery.repair` allows; beyond that it rejects with STORE_DAMAGED, and `readOnly: true` opens it for
  * reading.
  */
-export async function open(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
+export async function open<const Jobs extends readonly Declared[] = readonly Declared[]>(
+  where: string | OutliveConfig,
+  options: EngineOptions & { readonly jobs?: Jobs } = {},
+): Promise<Engine<KindsOf<Jobs>>> {
   if (options.readOnly === true) return attach(where, options);
   const { engine, declare, reportCollections, abandon } = await make(where, options, true);
   try {

@@ -75,6 +75,7 @@ export function accepts(row: Setting, value: unknown): boolean {
     case "store":
       return isText(value);
     case "globs":
+    case "modules":
       return isText(value) || (Array.isArray(value) && value.length > 0 && value.every(isText));
     case "blobs":
       return isText(value) ? !/^[a-z][a-z0-9+.-]+:/i.test(value as string) : isBlobStore(value);
@@ -116,6 +117,8 @@ export function takes(row: Setting): string {
       return 'an address: "sqlite:./jobs.db", "sqlite::memory:" or "postgres://user:password@host/database"';
     case "globs":
       return "a glob or a list of globs";
+    case "modules":
+      return "the path of a module or a list of paths";
     case "blobs":
       return 'a folder such as "./blobs", or in code what s3({ ... }) or azure({ ... }) of outlive/blobs returns';
     case "broker":
@@ -166,6 +169,7 @@ const BOOLEANS: Readonly<Record<string, boolean>> = { "1": true, true: true, "0"
 export function fromText(row: Setting, text: string): unknown {
   switch (row.type) {
     case "globs":
+    case "modules":
       return text.split(",").map((part) => part.trim());
     case "integer":
       return /^-?\d+$/.test(text) ? Number(text) : text;

@@ -4,7 +4,7 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import type { Broker } from "../stores/broker.ts";
-import { type AnyContract, JobContract } from "../job/contract.ts";
+import { type AnyContract, JobContract, type Named } from "../job/contract.ts";
 import { assertKey, assertKind, MAX_EXPIRY_MS } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
@@ -29,6 +29,7 @@ import type { RedisOptions } from "../stores/redis/address.ts";
 import type { StoreName } from "../stores/registry.ts";
 import type { Wire } from "../requests/wire.ts";
 import type { SecretSource } from "../requests/secrets.ts";
+import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
 import type { Middleware } from "./middleware.ts";
@@ -45,10 +46,16 @@ import {
   WORKER_OPTIONS,
 } from "./settings.ts";
 
+/** What `jobs` takes: what `job()`, `batch()`, `request()`, `collection()` or `schedule()` returned. */
+export type Declared = { readonly name: string; readonly settings: object } | ScheduleDeclaration;
+
+/** The names of the kinds among what was declared. `string`, where the compiler does not know one of them. */
+export type KindsOf<Jobs extends readonly Declared[]> = Exclude<Jobs[number], ScheduleDeclaration>["name"];
+
 /** The options of `open`. */
 export interface EngineOptions {
   /** The kinds that this program knows. Only these can be enqueued and run here. Default: none. */
-  readonly jobs?: readonly object[];
+  readonly jobs?: readonly Declared[];
   /** How often a worker shows that it is alive, and when it counts as lost. */
   readonly heartbeat?: {
     /** How often a worker reports that it is alive. Default "30s" on SQLite, "10s" on PostgreSQL; from "50ms" to "24d". */
@@ -80,7 +87,7 @@ export interface EngineOptions {
     /** How long incidents are kept. Default "90d"; at most "3650d". */
     readonly incidents?: Duration;
   };
-  /** How long an idle worker waits before it polls without a wake-up. Default "1s"; from "10ms" to "24d". */
+  /** How often work is polled for that no wake-up announced. While one worker does it for all and shows that wake-ups arrive, the other idle workers poll every 10 s, or as often as this says if that is longer. Default "1s"; from "10ms" to "24d". */
   readonly poll?: Duration;
   /** For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
   readonly liveness?: string;
@@ -117,12 +124,17 @@ export interface EngineOptions {
   readonly onEvent?: (event: EngineEvent) => void;
 }
 
+/** A number for some kinds. Callbacks of a request have kinds of their own, `hook.response`. */
+export type NumberPerKind<Kinds extends string> = string extends Kinds
+  ? Readonly<Record<string, number>>
+  : { readonly [Kind in Kinds | `${Kinds}.${string}`]?: number };
+
 /** The options of `engine.work` and `engine.start`. */
-export interface WorkOptions {
+export interface WorkOptions<Kinds extends string = string> {
   /** Runs only these kinds. Default: all of `jobs` that have a handler. */
   readonly only?: readonly { readonly name: string }[];
   /** How many jobs run at once: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
-  readonly concurrency?: number | Readonly<Record<string, number>>;
+  readonly concurrency?: number | NumberPerKind<Kinds>;
   /** Stops the worker when it aborts. Default: none. */
   readonly signal?: AbortSignal;
   /** How long running jobs may finish after `signal` aborted. Default "25s"; at most "24d". */
@@ -421,25 +433,32 @@ interface InputMustBeJson {
 }
 
 /** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
-export function job<In = Json, Result = Json>(
-  name: string,
+export function job<In = Json, Result = Json, const Name extends string = string>(
+  name: Name,
   options?: KindOptions & {
     readonly input?: never;
     readonly output?: StandardSchemaV1<unknown, Result>;
     readonly limits?: readonly LimitOptions<In>[];
     readonly fair?: Fair<In>;
   },
-): [In] extends [JsonOf<In>] ? JobContract<In, In, Result> : InputMustBeJson;
+): [In] extends [JsonOf<In>] ? Named<JobContract<In, In, Result>, Name> : InputMustBeJson;
 // Last, because TypeScript shows the error of the last one: it names a misspelt option, and what is wrong with a schema.
-export function job<S extends StandardSchemaV1, O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>>(
-  name: string,
+export function job<
+  S extends StandardSchemaV1,
+  O extends StandardSchemaV1 = StandardSchemaV1<unknown, Json>,
+  const Name extends string = string,
+>(
+  name: Name,
   options: KindOptions & {
     readonly input: S & JsonSchema<S>;
     readonly output?: O;
     readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
     readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
   },
-): JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>;
+): Named<
+  JobContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, StandardSchemaV1.InferOutput<O>>,
+  Name
+>;
 export function job(
   name: string,
   options: KindOptions & {

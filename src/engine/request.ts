@@ -1,5 +1,6 @@
 // `request()`: how users write the contract of a request. The options are checked by the table of settings.ts; what only code can make is checked here.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { Named } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json, JsonOf } from "../job/json.ts";
@@ -137,8 +138,12 @@ type JsonSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] e
   : { readonly "the input of a request is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never };
 
 /** Declares a kind of request: an HTTP call that is stored before it is sent, and outlives the process that sends it. */
-export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R extends ResponseOption = "text">(
-  name: string,
+export function request<
+  S extends StandardSchemaV1 = StandardSchemaV1<Json>,
+  R extends ResponseOption = "text",
+  const Name extends string = string,
+>(
+  name: Name,
   options: RequestOptions<StandardSchemaV1.InferInput<S>> &
     MethodOptions & {
       /** The schema of the input. Default: any JSON. */
@@ -148,7 +153,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
       /** How the body of the answer is read. Default: "text". */
       readonly response?: R;
     },
-): RequestContract<StandardSchemaV1.InferInput<S>, StandardSchemaV1.InferOutput<S>, BodyOf<R>> {
+): Named<RequestOf<S, R>, Name> {
   check(`request ${name}`, REQUEST_OPTIONS, options);
   const { method, send, retry = {}, grace } = options;
   refuse(method === undefined, `method of ${name}`, "is missing", 'Say it: method: "GET", for instance.');
@@ -177,7 +182,7 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
     error: job(callbackKind(name, "error")) as never,
     unknown: job(callbackKind(name, "unknown")) as never,
   };
-  return new RequestContract(
+  const contract: RequestOf<S, R> = new RequestContract(
     {
       ...choice.settings,
       onCrash: ifUnknown === "resend" ? "resend" : "marked",
@@ -192,7 +197,14 @@ export function request<S extends StandardSchemaV1 = StandardSchemaV1<Json>, R e
     options.fair ? keyOf : null,
     choice.backoff,
   );
+  return contract as Named<RequestOf<S, R>, Name>;
 }
+
+type RequestOf<S extends StandardSchemaV1, R extends ResponseOption> = RequestContract<
+  StandardSchemaV1.InferInput<S>,
+  StandardSchemaV1.InferOutput<S>,
+  BodyOf<R>
+>;
 
 /** How much later than its total timeout an attempt is overdue. */
 const ATTEMPT_MARGIN_MS = 30_000;

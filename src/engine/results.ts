@@ -56,7 +56,7 @@ export class Results {
       };
       this.#waiters.add(waiter);
       if (timeoutMs !== null) callOff = this.#clock.after(timeoutMs, () => waiter.fail(tooLate(id, timeoutMs)));
-      this.#unlisten ??= this.#store.onWakeup(() => this.#soon(0));
+      this.#unlisten ??= this.#store.onWakeup((what) => what === "wake" && this.#soon(0));
       this.#pollMs = FIRST_POLL_MS;
       this.#soon(0);
     });
@@ -81,7 +81,7 @@ export class Results {
     if (waiters.length === 0) return [];
     for (const waiter of waiters) this.#waiters.add(waiter);
     const callOff = timeoutMs === null ? undefined : this.#clock.after(timeoutMs, () => end.resolve());
-    this.#unlisten ??= this.#store.onWakeup(() => this.#soon(0));
+    this.#unlisten ??= this.#store.onWakeup((what) => what === "wake" && this.#soon(0));
     this.#pollMs = FIRST_POLL_MS;
     this.#soon(0);
     try {

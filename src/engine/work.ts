@@ -62,6 +62,11 @@ export class WorkerHost implements WorkerHandle {
     return this.#life.loop.heldCount;
   }
 
+  /** How often to read what schedules are due. */
+  get schedulesMs(): number {
+    return this.#life.loop.pace.schedulesMs;
+  }
+
   get lastBeat(): WorkerLife["lastBeat"] {
     return this.#life.lastBeat;
   }

@@ -8,14 +8,29 @@ export interface AuditEntry {
   /** Who did it: "ann", "cli/ann@host". */
   readonly actor: string;
   readonly action: AuditAction;
-  /** What it was done to: "job ID", "kind NAME", "key KEY of limit NAME", or the filter of a bulk change. */
+  /** What it was done to: "job ID", "kind NAME", "key KEY of limit NAME", "schedule NAME", "batch ID", "collection ID", "parked message ID", or the filter of a bulk change. */
   readonly target: string;
   /** Null: none was given. */
   readonly reason: string | null;
 }
 
 /** The sorts of changes that the audit has. */
-export const AUDIT_ACTIONS = ["cancel", "retry", "edit", "promote", "remove", "pause", "resume", "limit"] as const;
+export const AUDIT_ACTIONS = [
+  "cancel",
+  "retry",
+  "edit",
+  "promote",
+  "remove",
+  "pause",
+  "resume",
+  "limit",
+  "signal",
+  "schedule",
+  "run",
+  "backfill",
+  "abort",
+  "abandon",
+] as const;
 /** A sort of change that the audit has. */
 export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 
@@ -23,7 +38,7 @@ export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 export interface AuditRecord extends AuditEntry {
   /** When the change, or the first chunk of a bulk change, was written, in milliseconds since 1970 by the store's clock. */
   readonly at: number;
-  /** How many jobs, kinds or keys were changed. */
+  /** How many jobs, kinds, keys, schedules, batches, collections or messages were changed; of a run and a backfill, how many jobs were enqueued. */
   readonly count: number;
 }
 

@@ -77,6 +77,9 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   }
 }
 
+/** A contract that the compiler knows by its name. */
+export type Named<Contract, Name extends string> = Contract & { readonly name: Name };
+
 /** A contract whose types do not matter. */
 export type AnyContract = JobContract<never, never, unknown>;
 

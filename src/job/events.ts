@@ -98,8 +98,12 @@ export interface Events {
     readonly ordinal: number | null;
     readonly reason: string;
   };
-  /** The connection to the message broker was lost, or is there again. */
-  "broker.changed": { readonly broker: string; readonly state: "connected" | "lost"; readonly text: string };
+  /** The connection to the message broker was lost, is there again, or the broker refuses the queues of one kind. */
+  "broker.changed": {
+    readonly broker: string;
+    readonly state: "connected" | "lost" | "refused";
+    readonly text: string;
+  };
   /** One job of a dead worker was dealt with. */
   "job.recovered": RecoveredJob & { readonly incident: string; readonly worker: string };
   /** A worker's death was found, or contact with it was lost (`how`). */
@@ -197,6 +201,8 @@ export interface Events {
     readonly kind: string;
     readonly attempt: number;
     readonly host: string;
+    /** Method and URL, without the values of its query: `GET https://api.example/v1/items?page=...`. */
+    readonly request: string;
     readonly status: number | null;
     readonly fault: string | null;
     readonly durationMs: number;

@@ -179,7 +179,7 @@ export interface JobInfo {
   readonly runAt: number | null;
   /** When its latest attempt began, in milliseconds since 1970; null before the first. */
   readonly startedAt: number | null;
-  /** When its attempt runs out of time, in milliseconds since 1970; null if it does not run. */
+  /** When its attempt runs out of time, in milliseconds since 1970, with a second for the time that a busy worker may hold it before it starts; null if it does not run. */
   readonly deadlineAt: number | null;
   /** When it ended, in milliseconds since 1970; null if it has not. */
   readonly finishedAt: number | null;
@@ -231,6 +231,10 @@ export interface HistoryEntry {
   readonly epoch: number;
   /** The number of the attempt that it is about, or after which it happened. */
   readonly attempt: number;
+  /** When that attempt started, in milliseconds since 1970; null: there was none, or it was not recorded (entries of plain SQL or of older versions). */
+  readonly startedAt: number | null;
+  /** The worker of that attempt; null as for `startedAt`. */
+  readonly owner: string | null;
   /** Why it happened, in words. */
   readonly reason: string;
   /** The incident that it belongs to; null if there is none. */

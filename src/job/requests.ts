@@ -63,3 +63,26 @@ export function decisionAfterDeath(
   if (sent === undefined || Number(sent) !== fence) return "unsent";
   return policy === "ask" ? "ask" : "unknown";
 }
+
+/** Headers of an answer whose values people are shown. All others may hold a token, a cookie or a name. */
+const SHOWN_HEADERS = [
+  "age",
+  "cache-control",
+  "content-encoding",
+  "content-length",
+  "content-type",
+  "date",
+  "retry-after",
+  "server",
+  "x-request-id",
+];
+
+/** The input of a callback as people are shown it: the values of headers by allow-list. Any other input as it is. */
+export function shownInput(kind: string, input: unknown): unknown {
+  if (!kind.endsWith(".response") || typeof input !== "object" || input === null || Array.isArray(input)) return input;
+  const { headers, requestId } = input as { readonly [name: string]: unknown };
+  if (typeof requestId !== "string" || typeof headers !== "object" || headers === null || Array.isArray(headers))
+    return input;
+  const shown = Object.entries(headers).map(([name, value]) => [name, SHOWN_HEADERS.includes(name) ? value : "..."]);
+  return { ...input, headers: Object.fromEntries(shown) };
+}

@@ -426,7 +426,7 @@ function verdict(job: ReportedJob): string {
     case "cancel":
       return "cancelled (as was asked)";
     case "quarantine":
-      return "failed (max attempts exceeded)";
+      return "quarantined (max attempts exceeded)";
     case "quarantine-row":
       return "requeue (the row that killed its workers was quarantined)";
     default:

@@ -8,9 +8,10 @@ import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
 import { systemClock, systemRandom as random } from "../platform/clock.ts";
 import { checkProcess } from "../platform/identity.ts";
+import { hostNeighbours } from "../platform/neighbours.ts";
 import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
 import type { Liveness } from "../stores/liveness.ts";
-import type { BeatAnswer, Store } from "../stores/port.ts";
+import type { BeatAnswer, Store, Wakeup } from "../stores/port.ts";
 import { Maintenance, type MaintenanceOptions, type UnfitReason } from "./maintenance.ts";
 
 /** How often the main loop reports that it is running. A loop counts as blocked after a second without a report. */
@@ -24,7 +25,7 @@ interface ThreadDeps<Own> {
   readonly file: URL;
   readonly own: Own;
   readonly shared?: SharedArrayBuffer;
-  readonly wakeup?: () => void;
+  readonly wakeup?: (what: Wakeup) => void;
   /** The thread is running, or it died and has to be started again. */
   readonly up?: () => void;
   readonly down?: () => void;
@@ -127,7 +128,9 @@ export async function startMaintenanceThread<Own>(
       case "unfit":
         return host.unfit(message.why, message.detail);
       case "wakeup":
-        return deps.wakeup?.();
+        return deps.wakeup?.(message.what);
+      case "elected":
+        return host.elected?.(message.is);
       case "ready":
         return;
     }
@@ -152,7 +155,9 @@ type FromMaintenance =
   | { readonly type: "disowned" }
   | { readonly type: "unfit"; readonly why: UnfitReason; readonly detail: string }
   /** Another process may have made work ready, or the store is reachable again. */
-  | { readonly type: "wakeup" };
+  | { readonly type: "wakeup"; readonly what: Wakeup }
+  /** Whether this process polls for all. */
+  | { readonly type: "elected"; readonly is: boolean };
 
 /**
  * In ms: when the main loop last ran and when the last heartbeat was accepted (monotonic), and the offset of the
@@ -211,7 +216,7 @@ interface ThreadTools {
   readonly events: Emitter;
   readonly times: SharedTimes;
   /** Wakes the main thread's worker. */
-  readonly wakeup: () => void;
+  readonly wakeup: (what: Wakeup) => void;
 }
 
 /**
@@ -231,7 +236,7 @@ async function keep<Own>(
   const say = (message: FromMaintenance): void => port.postMessage(message);
   const newId = idSource(systemClock, random);
   const events = { emit: (name: string, event: object) => say({ type: "event", name, event }), has: () => true };
-  const wakeup = (): void => say({ type: "wakeup" });
+  const wakeup = (what: Wakeup): void => say({ type: "wakeup", what });
   const {
     store,
     liveness,
@@ -239,13 +244,16 @@ async function keep<Own>(
     close,
     onReturn,
   } = await open(own, { options, newId, events, times, wakeup });
-  const deps = { store, liveness, clock, random, events, newId, processState: checkProcess };
+  const neighbours = hostNeighbours(options.worker, options.bootId, clock);
+  const given = { store, liveness, clock, random, events, newId, processState: checkProcess };
+  const deps = neighbours ? { ...given, neighbours } : given;
   const maintenance = new Maintenance(deps, options, {
     loopLagMs: () => Math.max(0, clock.mono() - times.loopAt()),
     beaten(sentAtMono, answer) {
       times.setBeatAt(sentAtMono);
       say({ type: "beaten", sentAtMono, answer });
     },
+    elected: (is) => say({ type: "elected", is }),
     disowned: () => say({ type: "disowned" }),
     unfit: (why, detail) => say({ type: "unfit", why, detail }),
     kill: () => process.kill(process.pid, "SIGKILL"),

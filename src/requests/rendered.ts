@@ -2,6 +2,7 @@
 // plain ASCII gets into a header, and the headers of the connection itself belong to the connection.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { encodeJson } from "../job/json.ts";
+import { cutText } from "../job/text.ts";
 import { VERSION } from "../platform/identity.ts";
 import type { RequestSettings, Sent } from "./contract.ts";
 import { Secret, type Secrets } from "./secrets.ts";
@@ -59,8 +60,10 @@ export function render(
   const hasSecret = [sent.headers, sent.query].some((part) => part && Object.values(part).some(isSecret));
   return hasSecret || sent.sign
     ? renderWithSecrets(sent, settings, secrets, origin)
-    : renderPlain(sent, settings, origin, new Map());
+    : renderPlain(sent, settings, origin, NO_SECRETS);
 }
+
+const NO_SECRETS: ReadonlyMap<unknown, string> = new Map();
 
 function isSecret(value: unknown): value is Secret {
   return value instanceof Secret;
@@ -187,8 +190,11 @@ export function refused(kind: string, why: string, hint: string): OutliveError {
   return new OutliveError(ErrorCode.requestRefused, `A ${kind} request can't be sent: ${why}.`, hint, { kind });
 }
 
-/** A URL for people: without the values of its query. */
-export function shownUrl(url: URL): string {
-  const names = [...new Set(url.searchParams.keys())];
-  return `${url.origin}${url.pathname}${names.length === 0 ? "" : `?${names.map((name) => `${name}=...`).join("&")}`}`;
+const MAX_SHOWN_URL = 300;
+
+/** A request for people, in errors and events: without the values of its query and without headers. */
+export function shownRequest({ method, url }: Pick<Rendered, "method" | "url">): string {
+  const names = url.search === "" ? [] : [...new Set(url.searchParams.keys())];
+  const query = names.length === 0 ? "" : `?${names.map((name) => `${name}=...`).join("&")}`;
+  return `${method} ${cutText(`${url.origin}${url.pathname}${query}`, MAX_SHOWN_URL)}`;
 }

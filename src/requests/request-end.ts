@@ -16,6 +16,7 @@ import type { RequestAttempt } from "../worker/run.ts";
 import type { Answered } from "./answered.ts";
 import type { AnyRequest, RequestFault, RequestResult, UnknownDecision } from "./contract.ts";
 import { MAX_RETRY_AFTER_MS } from "./outcome.ts";
+import type { Rendered } from "./rendered.ts";
 import type { Answer, NoAnswer } from "./wire.ts";
 
 /** How long a request waits whose store failed. */
@@ -34,7 +35,8 @@ export interface Ended {
   readonly redirects: number;
   readonly sentAt: number;
   readonly durationMs: number;
-  readonly host: string;
+  /** What was sent last. */
+  readonly request: Pick<Rendered, "method" | "url">;
 }
 
 type Parsed = { readonly value: never } | OutliveError;

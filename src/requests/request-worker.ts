@@ -12,13 +12,13 @@ import type { RequestAttempt } from "../worker/run.ts";
 import { type Answered, answeredBy, cameOf, shownBody, textOf } from "./answered.ts";
 import type { BlobBody, ResponseBlobs } from "./body.ts";
 import { Connections } from "./connections.ts";
-import type { AnyRequest } from "./contract.ts";
+import type { AnyRequest, RequestSettings } from "./contract.ts";
 import { assertDescriptors } from "./descriptors.ts";
 import { KeyHealth } from "./key-health.ts";
 import { decide } from "./outcome.ts";
 import { Pacer } from "./pacer.ts";
 import { nextHop, type Hop } from "./redirects.ts";
-import { render, type Rendered } from "./rendered.ts";
+import { render, type Rendered, shownRequest } from "./rendered.ts";
 import { type Ended, OneRequest, type RequestEndDeps } from "./request-end.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets, type SecretSource } from "./secrets.ts";
@@ -46,6 +46,7 @@ export class RequestWorker {
   readonly #sender: Sender;
   readonly #pacer: Pacer;
   readonly #health: KeyHealth;
+  readonly #optionsOf = new WeakMap<RequestSettings, SendOptions>();
 
   constructor(deps: RequestWorkerDeps) {
     this.#deps = deps;
@@ -118,15 +119,11 @@ export class RequestWorker {
 
   // ---- one attempt
 
-  async #run(contract: AnyRequest, stored: Json, attempt: RequestAttempt): Promise<EndsWith> {
+  #run(contract: AnyRequest, stored: Json, attempt: RequestAttempt): Promise<EndsWith> {
     const one = new OneRequest(this.#deps, contract, stored, attempt);
-    try {
-      return await this.#runOne(one, stored);
-    } catch (thrown) {
-      // The store failed. A request that may have been sent must not end as failed by that: the next attempt would take it for one whose outcome was known.
-      if (contract.request.ifUnknown === "resend") throw thrown;
-      return one.releasedBy(thrown);
-    }
+    const ending = this.#runOne(one, stored);
+    // If the store fails, a request that may have been sent must not end as failed by that: the next attempt would take it for one whose outcome was known.
+    return contract.request.ifUnknown === "resend" ? ending : ending.catch((thrown) => one.releasedBy(thrown));
   }
 
   /**
@@ -158,7 +155,8 @@ export class RequestWorker {
         await this.#mark(attempt, ifUnknown, request);
         marked = true;
       }
-      return await this.#settle(one, await this.#send(contract, { request, redirects: 0 }, attempt), marked, key);
+      const settling = this.#settle(one, await this.#send(contract, { request, redirects: 0 }, attempt), marked, key);
+      return settling instanceof Promise ? await settling : settling;
     } catch (thrown) {
       // Before it was sent: `send`, a secret or the store failed.
       if (marked) throw thrown;
@@ -192,34 +190,29 @@ export class RequestWorker {
 
   /** Sends it, and follows redirects as far as the kind allows. */
   async #send({ request: settings, name }: AnyRequest, first: Hop, attempt: RequestAttempt): Promise<Ended> {
-    const { clock, blobs, wire } = this.#deps;
-    const { timeouts, maxResponse, blobMax, response, connection } = settings;
+    const { clock, wire } = this.#deps;
+    const { connection } = settings;
     const startMono = clock.mono();
     const sentAt = clock.now();
-    const deadlineMono = startMono + timeouts.totalMs;
-    const options: SendOptions = {
-      timeouts,
-      maxResponse,
-      ignoreBody: response === "ignore",
-      blobs: blobMax !== null && blobs ? { store: blobs, key: blobKey(attempt), max: blobMax } : null,
-      fresh: connection.fresh,
-    };
+    const deadlineMono = startMono + settings.timeouts.totalMs;
+    const options = this.#options(settings, attempt);
     const dispatcher = wire ? null : (this.#connections.made(connection) ?? (await this.#connections.of(connection)));
     let hop = first;
     for (;;) {
       const sending = wire
         ? wire(hop, options, deadlineMono)
         : this.#sender.send(dispatcher!, hop.request, options, deadlineMono);
-      attempt.onAbort = (why) => sending.abort("aborted", why);
+      // Not a function: its context, and with it the request, stayed until the next full collection.
+      attempt.underWay = sending;
       if (attempt.abortedBy !== undefined) sending.abort("aborted", attempt.abortedBy);
       const end = await sending.ended;
-      attempt.onAbort = null;
+      attempt.underWay = null;
       const next = end.is === "answer" ? nextHop(hop, end, settings, name) : null;
       if (next === null || !("request" in next))
         return {
           end: next ?? end,
           redirects: hop.redirects,
-          host: hop.request.url.host,
+          request: hop.request,
           sentAt,
           durationMs: Math.round(clock.mono() - startMono),
         };
@@ -227,7 +220,38 @@ export class RequestWorker {
     }
   }
 
-  async #settle(one: OneRequest, ended: Ended, marked: boolean, key: JobKey | null): Promise<EndsWith> {
+  /** The options are those of the kind, and the same object for all its requests, unless large answers go to blobs of their own. */
+  #options(settings: RequestSettings, attempt: RequestAttempt): SendOptions {
+    const known = this.#optionsOf.get(settings);
+    if (known) return known;
+    const { timeouts, maxResponse, blobMax, response, connection } = settings;
+    const ofKind = { timeouts, maxResponse, ignoreBody: response === "ignore", fresh: connection.fresh };
+    const store = this.#deps.blobs;
+    if (blobMax !== null && store !== null) return { ...ofKind, blobs: { store, key: blobKey(attempt), max: blobMax } };
+    const options = { ...ofKind, blobs: null };
+    this.#optionsOf.set(settings, options);
+    return options;
+  }
+
+  /** An accepted answer is settled at once, unless its key has to know of it. */
+  #settle(one: OneRequest, ended: Ended, marked: boolean, key: JobKey | null): EndsWith | Promise<EndsWith> {
+    const { end } = ended;
+    if (end.is === "none" || key !== null || !one.contract.request.ok(end.status))
+      return this.#settleOther(one, ended, marked, key);
+    this.#report(one, ended);
+    return this.#respond(one, ended);
+  }
+
+  /** With the body as its kind reads it, unless that does not fit its schema. */
+  #respond(one: OneRequest, ended: Ended): EndsWith | Promise<EndsWith> {
+    const end = ended.end as Answer;
+    const answered = answeredBy(one.contract, end);
+    const respond = (it: Answered | Error): EndsWith =>
+      it instanceof Error ? one.failed("schema", it, true, end.status, shownBody(end)) : one.responded(ended, it);
+    return answered instanceof Promise ? answered.then(respond) : respond(answered);
+  }
+
+  async #settleOther(one: OneRequest, ended: Ended, marked: boolean, key: JobKey | null): Promise<EndsWith> {
     const { contract, attempt } = one;
     const { request } = contract;
     const { end } = ended;
@@ -236,39 +260,39 @@ export class RequestWorker {
       return one.interrupted(attempt.abortedBy ?? "shutdown", end.sent);
     }
     const came = cameOf(end, request.ok, this.#deps.clock.now());
-    if (this.#deps.events.has("request.ended"))
-      this.#deps.events.emit("request.ended", {
-        jobId: attempt.id,
-        kind: contract.name,
-        attempt: attempt.attempt,
-        host: ended.host,
-        status: end.status,
-        fault: end.is === "none" ? end.fault : null,
-        durationMs: ended.durationMs,
-      });
+    this.#report(one, ended);
     const decision = decide(came, request.ifUnknown, request.retry, request.idempotency !== null);
-    let response: Answered | null = null;
-    if (decision.then === "respond") {
-      const answering = answeredBy(contract, end as Answer);
-      const answered = answering instanceof Promise ? await answering : answering;
-      if (answered instanceof Error) return one.failed("schema", answered, true, end.status, shownBody(end));
-      response = answered;
-    }
     if (key !== null) await this.#health.after(one, key, came, decision.then);
+    const text = (): string => `${shownRequest(ended.request)}: ${textOf(end)}`;
     switch (decision.then) {
       case "respond":
-        return one.responded(ended, response!);
+        return this.#respond(one, ended);
       case "unknown":
-        return one.unknown(attempt.attempt, textOf(end));
+        return one.unknown(attempt.attempt, text());
       case "fail":
-        return one.failed(decision.fault, new Error(textOf(end)), true, end.status, shownBody(end));
+        return one.failed(decision.fault, new Error(text()), true, end.status, shownBody(end));
       case "retry": {
         const { fault, waitMs, holdOffMs } = decision;
         if (marked) await attempt.step(knownMark(attempt.attempt), () => null);
         if (key !== null && holdOffMs !== null && holdOffMs > 0) await attempt.holdOff(key.limit, `${holdOffMs}ms`);
-        return one.failed(fault, new Error(textOf(end)), await one.isGivenUp(), end.status, shownBody(end), waitMs);
+        return one.failed(fault, new Error(text()), await one.isGivenUp(), end.status, shownBody(end), waitMs);
       }
     }
+  }
+
+  #report({ contract, attempt }: OneRequest, { end, request, durationMs }: Ended): void {
+    const { events } = this.#deps;
+    if (!events.has("request.ended")) return;
+    events.emit("request.ended", {
+      jobId: attempt.id,
+      kind: contract.name,
+      attempt: attempt.attempt,
+      host: request.url.host,
+      request: shownRequest(request),
+      status: end.status,
+      fault: end.is === "none" ? end.fault : null,
+      durationMs,
+    });
   }
 
   #keyOf({ keysOf, request }: AnyRequest, stored: Json): JobKey | null {

@@ -14,8 +14,32 @@ const NO_CHUNKS: Buffer[] = [];
 /** More informational answers than this are an attack. */
 const MAX_INFORMATIONAL = 20;
 
+/**
+ * Slots and not a Set. One that is filled and emptied without end keeps what was in it until the next full collection: 9 MB of 3,500 requests survived each
+ * small one, next to 1 MB.
+ */
+class UnderWay {
+  readonly slots: (Sending | undefined)[] = [];
+  readonly #free: number[] = [];
+
+  get size(): number {
+    return this.slots.length - this.#free.length;
+  }
+
+  add(sending: Sending): number {
+    const slot = this.#free.pop() ?? this.slots.length;
+    this.slots[slot] = sending;
+    return slot;
+  }
+
+  remove(slot: number): void {
+    this.slots[slot] = undefined;
+    this.#free.push(slot);
+  }
+}
+
 export class Sender {
-  readonly #underWay = new Set<Sending>();
+  readonly #underWay = new UnderWay();
   readonly #mono: () => number;
   #timer: NodeJS.Timeout | undefined;
 
@@ -29,7 +53,6 @@ export class Sender {
 
   send(dispatcher: Dispatcher, request: Rendered, options: SendOptions, deadlineMono: number): Sending {
     const sending = new Sending(options, deadlineMono, this.#underWay);
-    this.#underWay.add(sending);
     this.#timer ??= setInterval(() => this.#tick(), TICK_MS);
     sending.start(dispatcher, request);
     return sending;
@@ -37,8 +60,8 @@ export class Sender {
 
   #tick(): void {
     const mono = this.#mono();
-    for (const sending of this.#underWay)
-      if (mono >= sending.deadlineMono) sending.abort("timeout", "the request passed its total timeout");
+    for (const sending of this.#underWay.slots)
+      if (sending && mono >= sending.deadlineMono) sending.abort("timeout", "the request passed its total timeout");
     if (this.#underWay.size > 0) return;
     clearInterval(this.#timer);
     this.#timer = undefined;
@@ -49,7 +72,8 @@ export class Sending implements Dispatcher.DispatchHandler {
   readonly deadlineMono: number;
   readonly ended: Promise<Answer | NoAnswer>;
   readonly #options: SendOptions;
-  readonly #underWay: Set<Sending>;
+  readonly #underWay: UnderWay;
+  readonly #slot: number;
   #resolve!: (end: Answer | NoAnswer) => void;
   #controller: Dispatcher.DispatchController | undefined;
   #hasEnded = false;
@@ -61,10 +85,11 @@ export class Sending implements Dispatcher.DispatchHandler {
   #bytes = 0;
   #upload: BlobUpload | undefined;
 
-  constructor(options: SendOptions, deadlineMono: number, underWay: Set<Sending>) {
+  constructor(options: SendOptions, deadlineMono: number, underWay: UnderWay) {
     this.#options = options;
     this.deadlineMono = deadlineMono;
     this.#underWay = underWay;
+    this.#slot = underWay.add(this);
     this.ended = new Promise((resolve) => (this.#resolve = resolve));
   }
 
@@ -230,7 +255,7 @@ export class Sending implements Dispatcher.DispatchHandler {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#chunks = NO_CHUNKS;
-    this.#underWay.delete(this);
+    this.#underWay.remove(this.#slot);
     this.#resolve(end);
   }
 }

@@ -1,7 +1,9 @@
 // Fires schedules in a worker's process. Every worker runs it and none leads: it reads what is due, decides (job/schedules.ts), and writes under
-// guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`. Until it has
-// seen a schedule, the wake-ups of jobs do not reach it, and `pollMs` is also how late it may notice the first one. It also keeps the schedules
+// guard. With nothing due it makes one small read when the next schedule is due, and at least once in `pollMs`, which is long while
+// another process reads for all (recovery/elected-poll.ts). Until it has seen a schedule, the wake-ups of jobs do not reach it, and the elected process, which reads
+// often, may fire the first one. It also keeps the schedules
 // that this program declares.
+import type { AuditEntry } from "../job/audit.ts";
 import { type StoredError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import { isTerminal } from "../job/job.ts";
@@ -15,10 +17,14 @@ import { occurrenceId, type ScheduleDeclaration, specOf } from "./declaration.ts
 /** Schedules that are read at once, and jobs that one transaction inserts. */
 const MAX_DUE = 1_000;
 const MAX_JOBS = 1_000;
+/** Schedules that are read at most to find one that this process can fire. */
+const MAX_READ = 64_000;
 /** How soon the next try follows a failure of the store. */
 const AFTER_FAILURE_MS = 1_000;
 /** How often it is checked that what this program declares is what is stored, for the time in which two versions run side by side. */
 const DECLARE_AGAIN_MS = 60_000;
+/** What was reported is remembered up to so much; beyond it, it is reported again. */
+const MAX_REPORTED = 10_000;
 /** Tries to write a row that others change at the same time. */
 const MAX_TRIES = 20;
 
@@ -30,8 +36,9 @@ export interface FiringDeps {
   readonly declared: ReadonlyMap<string, ScheduleDeclaration>;
   /** The id of the worker's present life. */
   readonly worker: () => string;
-  /** How long it waits at most before it reads what is due. */
-  readonly pollMs: number;
+  /** How long it waits at most before it reads what is due: this often, or less often as long as `pollMs` says so. */
+  readonly oftenMs: number;
+  readonly pollMs: () => number;
   /** The version of the time-zone data. Omitted: that of this process. */
   readonly zoneData?: string;
 }
@@ -79,22 +86,30 @@ export class ScheduleFiring {
 
   /** One pass: fires what is due. Returns in how many ms there is more to do; null: nothing is known to come. */
   async fire(): Promise<number | null> {
-    const read = await this.#schedules.due(MAX_DUE);
-    if (read.damaged) for (const name of read.damaged) this.#damaged(name);
-    if (read.due.length === 0) return read.nextInMs;
-    const firings = await this.#decide(read);
-    let missed = 0;
+    const { read, firings } = await this.#due();
+    let moved = 0;
     for (const group of inGroups(firings)) {
       const answers = await this.#schedules.fire(group.map(({ firing }) => firing));
       group.forEach(({ firing, decision }, i) => {
         const answer = answers[i]!;
         if (answer.is === "stale") return;
-        missed++;
+        moved++;
         this.#report(firing, decision, answer.enqueued);
       });
     }
-    // What this process can't fire stays due: it must not be asked for again at once.
-    return missed === 0 ? null : 0;
+    if (moved > 0) return 0;
+    // Others have fired them, or this process can't: they must not be asked for again at once.
+    return read.nextInMs === 0 ? RING_MS : read.nextInMs;
+  }
+
+  /** What is due and what to do about it. Those that this process can't fire stay due, and may fill a whole page: others are behind them. */
+  async #due(): Promise<{ readonly read: DueSchedules; readonly firings: readonly Decided[] }> {
+    for (let limit = MAX_DUE; ; limit *= 2) {
+      const read = await this.#schedules.due(limit);
+      if (read.damaged) for (const name of read.damaged) this.#damaged(name);
+      const firings = read.due.length === 0 ? [] : await this.#decide(read);
+      if (firings.length > 0 || read.due.length < limit || limit >= MAX_READ) return { read, firings };
+    }
   }
 
   async #decide({ now, due }: DueSchedules): Promise<Decided[]> {
@@ -119,7 +134,8 @@ export class ScheduleFiring {
         this.#compareZoneData(row);
         decided.push({ decision, firing: await this.#firing(row, decision) });
       } catch (thrown) {
-        this.#failed(row.name, toStoredError(thrown));
+        // It stays due and is read again with every pass.
+        if (this.#isNew(`failed ${row.name} ${row.version}`)) this.#failed(row.name, toStoredError(thrown));
       }
     }
     return decided;
@@ -156,16 +172,22 @@ export class ScheduleFiring {
   }
 
   #compareZoneData({ name, zoneData }: ScheduleRow): void {
-    if (zoneData === null || zoneData === this.#zoneData || this.#reported.has(`zone ${name} ${zoneData}`)) return;
-    this.#reported.add(`zone ${name} ${zoneData}`);
+    if (zoneData === null || zoneData === this.#zoneData || !this.#isNew(`zone ${name} ${zoneData}`)) return;
     this.#deps.events.emit("schedule.zones", { schedule: name, here: this.#zoneData, there: zoneData });
   }
 
   #damaged(name: string): void {
-    if (this.#reported.has(`damaged ${name}`)) return;
-    this.#reported.add(`damaged ${name}`);
+    if (!this.#isNew(`damaged ${name}`)) return;
     const message = `What is stored of the schedule ${name} is not what was written. Remove it and set it again.`;
     this.#deps.events.emit("schedule.failed", { schedule: name, error: { name: "OutliveError", message } });
+  }
+
+  /** Whether this is to be reported: it was not before. */
+  #isNew(what: string): boolean {
+    if (this.#reported.has(what)) return false;
+    if (this.#reported.size >= MAX_REPORTED) this.#reported.clear();
+    this.#reported.add(what);
+    return true;
   }
 
   #failed(schedule: string, error: StoredError): void {
@@ -205,16 +227,14 @@ export class ScheduleFiring {
 
   /** What was set at run time belongs to those who set it. */
   #set({ name }: ScheduleRow): null {
-    if (this.#reported.has(`set ${name}`)) return null;
-    this.#reported.add(`set ${name}`);
+    if (!this.#isNew(`set ${name}`)) return null;
     const message = `The schedule ${name} was set at run time, so that the declaration of this program is not used. Remove it, or rename one of the two.`;
     this.#failed(name, { name: "OutliveError", message });
     return null;
   }
 
   #outdated({ name, digest }: ScheduleRow): void {
-    if (this.#reported.has(`outdated ${name} ${digest}`)) return;
-    this.#reported.add(`outdated ${name} ${digest}`);
+    if (!this.#isNew(`outdated ${name} ${digest}`)) return;
     this.#deps.events.emit("schedule.outdated", { schedule: name });
   }
 
@@ -224,7 +244,7 @@ export class ScheduleFiring {
   #listen(on: boolean): void {
     if (on === (this.#unlisten !== undefined)) return;
     this.#unlisten?.();
-    this.#unlisten = on ? this.#deps.store.onWakeup(() => this.#ring()) : undefined;
+    this.#unlisten = on ? this.#deps.store.onWakeup((what) => what === "wake" && this.#ring()) : undefined;
   }
 
   /** A schedule may have changed. Every enqueue rings, too, so what is due is read for that at most four times a second. */
@@ -241,8 +261,16 @@ export class ScheduleFiring {
     this.#timer?.();
     const { clock } = this.#deps;
     this.#wakesAtMono = clock.mono() + Math.max(1, ms);
-    this.#timer = clock.after(Math.max(1, ms), () => {
+    this.#sleepOn();
+  }
+
+  /** In pieces: how long it may wait at most can change meanwhile. */
+  #sleepOn(): void {
+    const { clock, oftenMs, pollMs } = this.#deps;
+    this.#timer = clock.after(Math.max(1, Math.min(this.#wakesAtMono - clock.mono(), oftenMs)), () => {
       this.#timer = undefined;
+      const mono = clock.mono();
+      if (mono < this.#wakesAtMono && mono - this.#passedAtMono < pollMs()) return this.#sleepOn();
       this.#pass ??= this.#once().finally(() => {
         this.#pass = undefined;
         this.#passedAtMono = clock.mono();
@@ -253,7 +281,7 @@ export class ScheduleFiring {
 
   async #once(): Promise<void> {
     this.#isRung = false;
-    const { clock, pollMs, declared, events } = this.#deps;
+    const { clock, declared, events } = this.#deps;
     let inMs: number | null = null;
     try {
       if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
@@ -269,6 +297,7 @@ export class ScheduleFiring {
       inMs = AFTER_FAILURE_MS;
       events.emit("store.failed", { doing: "firing schedules", error: toStoredError(thrown), retryInMs: inMs });
     }
+    const pollMs = this.#deps.pollMs();
     this.#sleep(Math.min(pollMs, inMs ?? pollMs));
   }
 }
@@ -299,12 +328,13 @@ export async function changeRow(
   schedules: Schedules,
   name: string,
   change: (row: ScheduleRow | null) => ScheduleRow | null,
+  entry?: AuditEntry,
 ): Promise<ScheduleRow | null> {
   for (let tries = 1; ; tries++) {
     const row = await schedules.get(name);
     const changed = change(row);
     if (changed === null) return row;
-    if (await schedules.write(changed)) return { ...changed, version: changed.version + 1 };
+    if (await schedules.write(changed, entry)) return { ...changed, version: changed.version + 1 };
     if (tries === MAX_TRIES) throw new Error(`The schedule ${name} changed ${MAX_TRIES} times while it was written.`);
   }
 }

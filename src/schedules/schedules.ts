@@ -1,4 +1,6 @@
-// `engine.schedules`: what programs and people do with schedules at run time. Every change reads a row, decides and writes it under guard.
+// `engine.schedules`: what programs and people do with schedules at run time. Every change reads a row, decides and writes it under guard, with its audit
+// entry in the same transaction.
+import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/audit.ts";
 import type { AnyContract } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -67,13 +69,9 @@ export interface PreviewedOccurrence {
 }
 
 /** Options of a schedule's pause. */
-export interface SchedulePauseOptions {
-  /** Why, for people. Default: "". */
-  readonly reason?: string;
+export interface SchedulePauseOptions extends By {
   /** Until this moment of the store's clock, or for so long. Default: until it is resumed. */
   readonly until?: Date | Duration;
-  /** Who did it. Default: "operator". */
-  readonly by?: string;
 }
 
 /** At most this many jobs by one backfill. */
@@ -100,16 +98,22 @@ export class ScheduleClient {
   }
 
   /** Adds a schedule of a job, a request, a batch or a collection, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
-  async set<In>(name: string, scheduled: Scheduling<In>, options: ScheduleOptions<NoInfer<In>>): Promise<ScheduleInfo> {
+  async set<In>(
+    name: string,
+    scheduled: Scheduling<In>,
+    options: ScheduleOptions<NoInfer<In>>,
+    by: By = {},
+  ): Promise<ScheduleInfo> {
     const declaration = new ScheduleDeclaration(name, scheduled as never, options as ScheduleOptions<never>);
     this.#deps.assertKnown(declaration.contract);
     const { schedules } = this.#deps;
     const now = await schedules.now();
     const { calendar, ...spec } = await specOf(declaration, "api", now);
-    const row = await changeRow(schedules, name, (before) => {
+    const change = (before: ScheduleRow | null): ScheduleRow | null => {
       if (before?.origin === "code") throw declaredInCode(name);
       return setRow(before, spec, now, calendar.next);
-    });
+    };
+    const row = await changeRow(schedules, name, change, this.#entry("schedule", name, by));
     return this.#info(row!);
   }
 
@@ -158,7 +162,8 @@ export class ScheduleClient {
 
   /** Nothing fires until it is resumed, or `until` has come. What was due meanwhile is missed, and `missed` says what is done with it. */
   async pause(name: string, options: SchedulePauseOptions = {}): Promise<void> {
-    const { reason = "", until = null, by = "operator" } = options;
+    const { until = null, ...by } = options;
+    const entry = this.#entry("pause", name, by);
     const at = await this.#deps.schedules.now();
     const ends =
       until === null
@@ -166,28 +171,37 @@ export class ScheduleClient {
         : until instanceof Date
           ? until.getTime()
           : at + durationMs(until, `until of the pause of schedule ${name}`);
-    await this.#change(name, (row) => pausedRow(row, { reason, by, at, until: ends }));
+    const pause = { reason: entry.reason ?? "", by: entry.actor, at, until: ends };
+    await this.#change(name, (row) => pausedRow(row, pause), entry);
   }
 
   /** Ends the schedule's pause. What it missed meanwhile is treated as its `missed` says. */
-  async resume(name: string): Promise<void> {
+  async resume(name: string, by: By = {}): Promise<void> {
+    const entry = this.#entry("resume", name, by);
     const now = await this.#deps.schedules.now();
-    await this.#change(name, (row) => (row.pause === null ? null : resumedRow(row, now)));
+    await this.#change(name, (row) => (row.pause === null ? null : resumedRow(row, now)), entry);
   }
 
   /** Enqueues a job of the schedule now, whatever its pause and `overlap` say. Its next occurrence stays. */
-  async run(name: string): Promise<Enqueued> {
+  async run(name: string, by: By = {}): Promise<Enqueued> {
+    const entry = this.#entry("run", name, by);
     const now = await this.#deps.schedules.now();
     const row = await this.#row(name);
     const draft = { ...(await this.#draft(row, now)), id: handRunId(name, this.#deps.newId()) };
-    const [answer] = await this.#fire(row.name, (present) => ({ ...present, lastJob: draft.id, changedAt: now }), [
-      { draft, at: now, caughtUp: false },
-    ]);
+    const jobs = [{ draft, at: now, caughtUp: false }];
+    const change = (present: ScheduleRow): ScheduleRow => ({ ...present, lastJob: draft.id, changedAt: now });
+    const [answer] = await this.#fire(row.name, change, jobs, entry);
     return answer!;
   }
 
   /** Enqueues the occurrences from `from` to `to`, both included, that were not enqueued before. At most 10,000. */
-  async backfill(name: string, from: Date, to: Date): Promise<{ readonly count: number; readonly created: number }> {
+  async backfill(
+    name: string,
+    from: Date,
+    to: Date,
+    by: By = {},
+  ): Promise<{ readonly count: number; readonly created: number }> {
+    const entry = this.#entry("backfill", name, by);
     const row = await this.#row(name);
     const calendar = await calendarFor([row.timing]);
     const all = occurrencesIn(row.timing, from.getTime(), to.getTime(), MAX_BACKFILL + 1, calendar.next);
@@ -203,16 +217,16 @@ export class ScheduleClient {
       const jobs: { draft: JobDraft; at: number; caughtUp: boolean }[] = [];
       for (const at of all.slice(i, i + BACKFILL_AT_ONCE))
         jobs.push({ draft: { ...(await this.#draft(row, at)), id: occurrenceId(name, at) }, at, caughtUp: true });
-      const enqueued = await this.#fire(name, (present) => present, jobs);
+      const enqueued = await this.#fire(name, (present) => present, jobs, entry);
       created += enqueued.filter((one) => one.created).length;
     }
     return { count: all.length, created };
   }
 
   /** Removes a schedule. Its jobs stay. Returns false if there is none. One that programs declare comes back with their next worker. */
-  async remove(name: string): Promise<boolean> {
+  async remove(name: string, by: By = {}): Promise<boolean> {
     assertKey(name, "The schedule's name");
-    return this.#deps.schedules.remove(name, null);
+    return this.#deps.schedules.remove(name, null, this.#entry("remove", name, by));
   }
 
   /** Names of schedules that programs declared once, and none of a live worker declares now, among the first 1,000. */
@@ -223,11 +237,11 @@ export class ScheduleClient {
   }
 
   /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */
-  async prune(options: { readonly dryRun?: boolean } = {}): Promise<readonly string[]> {
+  async prune({ dryRun = false, ...by }: { readonly dryRun?: boolean } & By = {}): Promise<readonly string[]> {
     const names: string[] = [];
     for (const { name, origin, declared } of await this.list()) {
       if (origin !== "code" || declared) continue;
-      if (options.dryRun || (await this.#deps.schedules.remove(name, null))) names.push(name);
+      if (dryRun || (await this.remove(name, by))) names.push(name);
     }
     return names;
   }
@@ -236,9 +250,10 @@ export class ScheduleClient {
     name: string,
     change: (row: ScheduleRow) => ScheduleRow,
     jobs: readonly { readonly draft: JobDraft; readonly at: number; readonly caughtUp: boolean }[],
+    entry: AuditEntry,
   ): Promise<readonly Enqueued[]> {
     for (;;) {
-      const [answer] = await this.#deps.schedules.fire([{ row: change(await this.#row(name)), jobs }]);
+      const [answer] = await this.#deps.schedules.fire([{ row: change(await this.#row(name)), jobs }], entry);
       if (answer!.is === "fired") return answer!.enqueued;
     }
   }
@@ -255,12 +270,17 @@ export class ScheduleClient {
     );
   }
 
-  async #change(name: string, change: (row: ScheduleRow) => ScheduleRow | null): Promise<void> {
+  async #change(name: string, change: (row: ScheduleRow) => ScheduleRow | null, entry: AuditEntry): Promise<void> {
     assertKey(name, "The schedule's name");
-    await changeRow(this.#deps.schedules, name, (row) => {
+    const changed = (row: ScheduleRow | null): ScheduleRow | null => {
       if (row === null) throw missing(name);
       return change(row);
-    });
+    };
+    await changeRow(this.#deps.schedules, name, changed, entry);
+  }
+
+  #entry(action: AuditAction, name: string, by: By): AuditEntry {
+    return auditEntry(this.#deps.newId(), action, `schedule ${name}`, by);
   }
 
   async #row(name: string): Promise<ScheduleRow> {

@@ -1,7 +1,9 @@
 // The part of the store port that batches need, offered as a property of the store. A batch has no owner: any process may call any of this at
 // any time. What the rows of a batch came to is known from its blocks: marks (`RowEnds`) and ended blocks append a delta in their own
 // transaction, and nothing that runs locks the batch's own row. So the end is looked for after the commit: two transactions do not see
-// each other's last row, and whichever commits last is seen by the next check.
+// each other's last row, and whichever commits last is seen by the next check. Where an audit entry is given, it is written in the
+// transaction of the change, and only if something was changed.
+import type { AuditEntry } from "../job/audit.ts";
 import type { BatchDraft, BatchRow, BatchState, BlockDraft, FailedRow } from "../job/batches.ts";
 import type { StoredError } from "../job/errors.ts";
 import type { JobDraft } from "../job/job.ts";
@@ -21,7 +23,7 @@ export interface Batches {
   seal(batch: string, round: number): Promise<BatchState | "missing">;
 
   /** One transaction: an open or sealed batch is aborting from now on. Any other state is returned as it is. */
-  abort(batch: string): Promise<BatchState | "missing">;
+  abort(batch: string, entry?: AuditEntry): Promise<BatchState | "missing">;
 
   /**
    * One small transaction: cancels queued blocks of batches that are aborting and asks running ones to end; makes blocks of released batches ready.
@@ -57,7 +59,7 @@ export interface Batches {
   setOutputs(batch: string, outputs: string): Promise<void>;
 
   /** One transaction: a batch that has ended, in this round, is open again in the next one, and the draft is enqueued. Returns whether it did. */
-  reopen(batch: string, round: number, draft: JobDraft): Promise<boolean>;
+  reopen(batch: string, round: number, draft: JobDraft, entry?: AuditEntry): Promise<boolean>;
 
   /** Deletes batches that ended long ago, and whose last job has, with their blocks, in pieces; a block whose own job has not ended is cancelled. Returns how many batches went and whether more is left. */
   purge(endedOlderThanMs: number, limit: number): Promise<{ readonly batches: number; readonly more: boolean }>;

@@ -49,6 +49,8 @@ export type Verdict = "ack" | "requeue";
 /** What a broker delivers to. */
 export interface Consumer {
   readonly queue: string;
+  /** The kind that it belongs to: while the broker refuses the queues of that kind, it is not consumed. */
+  readonly kind: string;
   /** How many deliveries may be in hand at once. */
   readonly prefetch: number;
   /** What came together, so that it can share a transaction. Says what becomes of each; if it rejects, all are requeued after a pause. */
@@ -87,6 +89,7 @@ export interface Consumption {
 }
 
 export interface BrokerNews {
-  readonly state: "connected" | "lost";
+  /** refused: the broker is there, and refuses the queues of one kind, or to let one be consumed; the others are consumed. */
+  readonly state: "connected" | "lost" | "refused";
   readonly text: string;
 }

@@ -1,6 +1,7 @@
 // The part of the store port that collections need, offered as a property of the store. A collection has no owner: any process may call any of
 // this at any time. Parts are unique by (collection, series, ordinal), and what is put is added to sums without a lock on the collection, so
-// whether a collection is complete is looked for after the commit: two transactions do not see each other's last part.
+// whether a collection is complete is looked for after the commit: two transactions do not see each other's last part. Where an audit entry is
+// given, it is written in the transaction of the change, and only if something was changed.
 import {
   type AnnounceAnswer,
   COLLECTION_STATES,
@@ -15,6 +16,7 @@ import {
   type PartPlace,
   type PutAnswer,
 } from "../job/collections.ts";
+import type { AuditEntry } from "../job/audit.ts";
 import type { JobDraft } from "../job/job.ts";
 
 export type { AnnounceAnswer };
@@ -31,6 +33,13 @@ export function listedRanges(
 ): MissingOrdinals {
   const ranges = rows.slice(0, limit).map(({ first, last }) => [first, last] as const);
   return { ranges, cut: rows.length > limit };
+}
+
+/** Ordinals of a page whose parts SQL stores count: full pages are passed in a report of what is missing. */
+export const PAGE_ORDINALS = 64;
+
+export function pageOf(ordinal: number): number {
+  return Math.floor((ordinal - 1) / PAGE_ORDINALS);
 }
 
 export interface Collections {
@@ -74,7 +83,7 @@ export interface Collections {
    * One transaction: the collection's state becomes `to` if it is in one of `from`, and what follows is enqueued. For `complete` the set of ordinals
    * is counted and must be whole; with `ifDue` its time must still have passed. Returns whether it did: it is false for all but one of those who try.
    */
-  step(step: CollectionStep): Promise<boolean>;
+  step(step: CollectionStep, entry?: AuditEntry): Promise<boolean>;
 
   /** One transaction: keeps these parked messages. One that is there already is kept once. */
   park(messages: readonly ParkedMessage[]): Promise<void>;
@@ -83,7 +92,7 @@ export interface Collections {
   parked(filter: ParkedFilter, limit: number, after: string | null): Promise<readonly ParkedRow[]>;
 
   /** Forgets these parked messages. */
-  unpark(ids: readonly string[]): Promise<void>;
+  unpark(ids: readonly string[], entry?: AuditEntry): Promise<void>;
 
   /** One small transaction: deletes rows of a collection that has ended, its parts first. Returns whether more is left. */
   remove(id: string, limit: number): Promise<boolean>;

@@ -133,6 +133,18 @@ export interface Liveness {
   isWaitingForContact?(): boolean;
 }
 
+/**
+ * What tells a worker that another process of its host may have ended. Only a hint, which may be wrong or not come: it makes the worker look for a proof at
+ * once.
+ */
+export interface Neighbours {
+  /** Workers as they were last read. From now on the ends of some of them are noticed. */
+  know(workers: readonly WorkerRow[]): void;
+  /** Called with the id of a worker whose process may have ended. */
+  onEnded(listener: (worker: string) => void): void;
+  close(): void;
+}
+
 /** How long each worker may be silent, how often it sends heartbeats, and how often the others check. */
 export interface LivenessTimes {
   readonly heartbeatMs: number;

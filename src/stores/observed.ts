@@ -11,7 +11,16 @@ import type { BatchDraft } from "../job/batches.ts";
 import type { BatchEnd, Batches } from "./batches.ts";
 import type { CollectionDraft } from "../job/collections.ts";
 import type { Collections, CollectionStep } from "./collections.ts";
-import type { CondemnRequest, FencedWrite, HeldQuery, Settlement, Store, TakeBackRequest, TurnAnswer } from "./port.ts";
+import type {
+  CondemnRequest,
+  FencedWrite,
+  HeldQuery,
+  Settlement,
+  Store,
+  TakeBackRequest,
+  TurnAnswer,
+  Wakeup,
+} from "./port.ts";
 import type { FiringAnswer, Schedules } from "./schedules.ts";
 import type {
   HandChange,
@@ -26,7 +35,7 @@ import type {
   Upkeep,
 } from "./store-parts.ts";
 
-type Engine = Omit<Store, keyof Parts | "name" | "onWakeup" | "close">;
+type Engine = Omit<Store, keyof Parts | "name" | "bulk" | "onWakeup" | "notify" | "close">;
 /** Some verbs of a store, of its parts too. */
 export type SomeVerbs = Partial<Omit<Store, keyof Parts>> & { readonly [P in keyof Parts]?: Partial<Parts[P]> };
 
@@ -255,6 +264,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "upkeep.noteOpening": { doing: "keeping what an open found", writes: "keep a report" },
   "upkeep.untilWritable": { doing: "checking that the store can be written", writes: "write" },
   "upkeep.advice": { doing: "asking what an operator should know" },
+  "upkeep.pending": { doing: "looking for what waits" },
   "upkeep.tend": { doing: "maintaining its files", writes: "maintain its files" },
   "upkeep.integrity": { doing: "checking the integrity" },
   "upkeep.repair": { doing: "repairing it", writes: "repair it" },
@@ -264,10 +274,10 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
 
 /** How processes wake each other. */
 export interface WakeupChannel {
-  /** Wakes other processes. */
-  notify(): void;
+  /** Wakes other processes. "proof": shows them, and this one, that wake-ups arrive. */
+  notify(what?: Wakeup): void;
   /** Hears other processes until the returned function is called. */
-  onWakeup(listener: () => void): () => void;
+  onWakeup(listener: (what: Wakeup) => void): () => void;
 }
 
 export type Call = () => Promise<unknown>;
@@ -297,11 +307,11 @@ type Run = (...args: unknown[]) => Promise<unknown>;
 
 export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> {
   const { words, wakeups, notifyThemselves = [], telemetry, readOnly = false, around } = how;
-  const listeners = new Set<() => void>();
+  const listeners = new Set<(what: Wakeup) => void>();
   let closing: Promise<void> | undefined;
 
   function notify(verb: Verb): void {
-    for (const listener of listeners) listener();
+    for (const listener of listeners) listener("wake");
     if (!notifyThemselves.includes(verb)) wakeups?.notify();
   }
 
@@ -334,7 +344,8 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
 
   const wrapped: Record<string, unknown> = {
     name: store.name,
-    onWakeup(listener: () => void) {
+    ...(store.bulk !== undefined && { bulk: store.bulk }),
+    onWakeup(listener: (what: Wakeup) => void) {
       if (wakeups === undefined) return store.onWakeup?.(listener) ?? (() => {});
       listeners.add(listener);
       const unhear = wakeups?.onWakeup(listener);
@@ -342,6 +353,12 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
         listeners.delete(listener);
         unhear?.();
       };
+    },
+    notify(what: Wakeup) {
+      if (wakeups === undefined) return store.notify?.(what);
+      // A proof has to come by the way that it is a proof of.
+      if (what === "wake" || wakeups === null) for (const listener of listeners) listener(what);
+      wakeups?.notify(what);
     },
     close() {
       listeners.clear();

@@ -27,6 +27,9 @@ export interface Store<Tx = unknown> {
   /** "sqlite", "postgres", ...: which form of `commit` fits. */
   readonly name: string;
 
+  /** How many drafts `enqueue` takes best at once, for a caller that may cut as it likes. Omitted: 1,000. */
+  readonly bulk?: number;
+
   /** Writes or replaces the settings of these kinds, in one transaction. */
   declare(kinds: readonly KindSettings[]): Promise<void>;
 
@@ -88,7 +91,10 @@ export interface Store<Tx = unknown> {
   purge(request: PurgeRequest): Promise<PurgeAnswer>;
 
   /** Calls `listener` when another process may have made work ready, until the returned function is called. Best effort: polling is the fallback. */
-  onWakeup(listener: () => void): () => void;
+  onWakeup(listener: (what: Wakeup) => void): () => void;
+
+  /** Sends this to every process that listens, this one included, on the way that wake-ups take. Best effort. Absent: nothing shows that wake-ups arrive, and every worker polls. */
+  notify?(what: Wakeup): void;
 
   /** Finishes what was asked for and lets go of the store. Every later call is refused. */
   close(): Promise<void>;
@@ -109,6 +115,19 @@ export interface Store<Tx = unknown> {
   readonly schedules?: Schedules;
   /** Collections of numbered messages. Absent: this store has none, and `collection()` kinds are refused. */
   readonly collections?: Collections;
+}
+
+/** wake: work may be ready. proof: the process that polls for all has just done so, and its messages arrive. */
+export type Wakeup = "wake" | "proof";
+
+/** What waits in the store, as far as the process that polls for all has to know. */
+export interface Pending {
+  /** A worker's turn may find something to do now. True at the latest a second after it is so. */
+  readonly now: boolean;
+  /** In how many ms that may change by time alone; null: nothing is known to come. */
+  readonly nextInMs: number | null;
+  /** Another number after each write to the store, for those who need not look again. Absent: the store does not count them. */
+  readonly changes?: number;
 }
 
 /** What a worker says of itself with each heartbeat. */
@@ -253,10 +272,29 @@ export function triedBy(write: AttemptWrite): string {
 export interface Room {
   readonly total: number;
   /** Kinds with `shares` have one room in common: `room` is what is left of it for all of them together. */
-  readonly kinds: readonly { readonly kind: string; readonly room: number; readonly shares?: boolean }[];
+  readonly kinds: readonly RoomOfKind[];
   /** The suspects that it holds, which limit how many more it takes (isolation.ts). Omitted: none. */
   readonly suspects?: HeldSuspects;
+  /**
+   * After `total`, so many more that wait for a free slot: the next ones in the order of all kinds, up to the first that is not of a kind with `ahead`, and
+   * none while a suspect waits that the worker may take, or a job at the gate of one of its fair kinds: that is let through when a slot is free, and what is
+   * claimed ahead would take each slot before it. A store may claim fewer of these than there are. Omitted: none.
+   */
+  readonly ahead?: number;
 }
+
+export interface RoomOfKind {
+  readonly kind: string;
+  readonly room: number;
+  readonly shares?: boolean;
+  /** Its jobs may be claimed ahead; `room` does not limit those. */
+  readonly ahead?: boolean;
+}
+
+export const NO_ROOM: Room = { total: 0, kinds: [] };
+
+/** What a claim that has `ahead` adds to the deadlines that it writes: a job that waits for a slot starts, or is released, before that. */
+export const AHEAD_BOUND_MS = 1_000;
 
 /** A claimed job that was quarantined in the same transaction, because what is stored of it is not what was written. */
 export interface CorruptJob {

@@ -331,15 +331,28 @@ function asText(stored: unknown): string {
   return stored instanceof Uint8Array ? Buffer.from(stored).toString() : JSON.stringify(stored);
 }
 
-export type HistoryColumns = Omit<HistoryEntry, "from" | "to"> & {
+export type HistoryColumns = Omit<HistoryEntry, "from" | "to" | "startedAt"> & {
   readonly from_state: number;
   readonly to_state: number;
+  readonly started_at: number | null;
 };
 
 export function historyEntry(row: HistoryColumns): HistoryEntry {
-  const { at, event, from_state, to_state, actor, epoch, attempt, reason, incident } = row;
+  const {
+    at,
+    event,
+    from_state,
+    to_state,
+    actor,
+    epoch,
+    attempt,
+    started_at: startedAt,
+    owner,
+    reason,
+    incident,
+  } = row;
   const states = { from: JOB_STATES[from_state]!, to: JOB_STATES[to_state]! };
-  return { at, event, ...states, actor, epoch, attempt, reason, incident };
+  return { at, event, ...states, actor, epoch, attempt, startedAt, owner, reason, incident };
 }
 
 export interface WorkerColumns {

@@ -1,6 +1,8 @@
 // The part of the store port that schedules need, offered as a property of the store. A schedule has no owner: any worker may fire it. Rows cross
-// as data, and every write of one is guarded by the version that was read, so of two processes that decide at once one succeeds.
+// as data, and every write of one is guarded by the version that was read, so of two processes that decide at once one succeeds. Where an audit entry is
+// given, it is written in the transaction of the change, and only if something was changed.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
+import type { AuditEntry } from "../job/audit.ts";
 import type { Enqueued, JobDraft } from "../job/job.ts";
 import type { ScheduleRow } from "../job/schedules.ts";
 
@@ -10,15 +12,15 @@ export interface Schedules {
 
   /**
    * One transaction. Of each: writes the row, and inserts its jobs and what they were planned for, if the row there still has the version of `row`; otherwise
-   * nothing of it is written, and it is answered with `stale`. A job whose id is known adds nothing.
+   * nothing of it is written, and it is answered with `stale`. A job whose id is known adds nothing. The entry counts the jobs that were inserted.
    */
-  fire(firings: readonly Firing[]): Promise<readonly FiringAnswer[]>;
+  fire(firings: readonly Firing[], entry?: AuditEntry): Promise<readonly FiringAnswer[]>;
 
   /** Writes the row, with a version one higher, if the one that is there has its version; version 0: if none is there. Returns whether it did. */
-  write(row: ScheduleRow): Promise<boolean>;
+  write(row: ScheduleRow, entry?: AuditEntry): Promise<boolean>;
 
   /** Deletes the row, if it has this version; null: whatever it has. Its jobs stay. */
-  remove(name: string, version: number | null): Promise<boolean>;
+  remove(name: string, version: number | null, entry?: AuditEntry): Promise<boolean>;
 
   /** Rejects if what is stored is not what was written. */
   get(name: string): Promise<ScheduleRow | null>;
@@ -60,6 +62,14 @@ export interface Firing {
   /** The row after it; its version is the one that was read. */
   readonly row: ScheduleRow;
   readonly jobs: readonly { readonly draft: JobDraft; readonly at: number; readonly caughtUp: boolean }[];
+}
+
+/** How many jobs were inserted. */
+export function createdCount(answers: readonly FiringAnswer[]): number {
+  return answers.reduce(
+    (sum, answer) => sum + (answer.is === "fired" ? answer.enqueued.filter(({ created }) => created).length : 0),
+    0,
+  );
 }
 
 export type FiringAnswer = { readonly is: "fired"; readonly enqueued: readonly Enqueued[] } | { readonly is: "stale" };

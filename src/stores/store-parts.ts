@@ -7,7 +7,7 @@ import type { JobOutcome } from "../job/waits.ts";
 import type { Incident, IncidentSummary } from "../recovery/incident.ts";
 import type { Loss, LossVerdict, LostJob, Resolution } from "../recovery/losses.ts";
 import type { CommitControl } from "../worker/run.ts";
-import type { FencedWrite, Settlement, WriteAnswer } from "./port.ts";
+import type { FencedWrite, Pending, Settlement, WriteAnswer } from "./port.ts";
 
 // What people, reports and metrics read. Everything here reads only, and none of it is needed to run a job.
 
@@ -168,7 +168,7 @@ export interface Operating {
    * One transaction: keeps a signal for an unfinished job until it is read or the job has ended, and wakes the job if it waits for it. Sent again with the
    * same id it is kept once.
    */
-  signal(signal: Signal): Promise<SignalAnswer>;
+  signal(signal: Signal, entry?: AuditEntry): Promise<SignalAnswer>;
 
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null, entry?: AuditEntry): Promise<void>;
@@ -269,6 +269,12 @@ export interface Upkeep {
 
   /** Looks after the store's own files, in small pieces that block no other process. The maintenance calls it now and then. Returns what should be reported, once each. Absent: there are none. */
   tend?(): Promise<readonly StoreNews[]>;
+
+  /**
+   * What waits for workers of these kinds: jobs that are ready and not paused, jobs that are due, wakes, requested cancels. One process asks for all, so
+   * that the others need not poll. Reads only, up to a bound that does not depend on the number of jobs. Absent: every worker polls.
+   */
+  pending?(kinds: readonly string[]): Promise<Pending>;
 
   /** Reads everything and returns what is wrong with it, at most 100 findings; none: the store is sound. May take long. */
   integrity(): Promise<readonly string[]>;

@@ -132,7 +132,7 @@ function lineOf(event: EngineEvent): Line | null {
         text: `a message for ${event.kind}${event.collection === null ? "" : ` ${event.collection}`} is parked as ${event.id}: ${event.reason}`,
       };
     case "broker.changed":
-      return { level: event.state === "lost" ? "warn" : "info", text: event.text };
+      return { level: event.state === "connected" ? "info" : "warn", text: event.text };
     case "recovery.started":
       return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
     case "recovery.completed":

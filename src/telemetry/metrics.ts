@@ -1,5 +1,5 @@
 // Prometheus metrics of an engine, in any prom-client registry: what this process did, counted from events, and the state of the store,
-// read at each scrape. Names and meanings are listed in docs/operations.md; a test checks the list. The only
+// read at each scrape. Names and meanings are listed in docs/telemetry.md; a test checks the list. The only
 // file that loads `prom-client`.
 import type { Counter, Gauge, Histogram, MetricObjectWithValues, MetricValue, Registry } from "prom-client";
 import { type BatchState, doneKind } from "../job/batches.ts";

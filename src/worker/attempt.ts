@@ -57,13 +57,17 @@ const COMMIT_WAIT_MS = 5 * 60_000;
 export class Attempt implements BlockAttempt, RequestAttempt {
   readonly job: ClaimedJob;
   readonly kind: RunnableKind;
-  readonly startedMono: number;
+  readonly claimedMono: number;
+  /** When its handler began, or when it was claimed if it has not. */
+  startedMono: number;
   /** Its place with the executor; -1: it is not held. */
   slot = -1;
+  /** Where it waits for a slot (ahead.ts); -1: it does not. */
+  cell = -1;
   /** The attempt has been settled or given up: nothing may be written any more. */
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
-  onAbort: ((why: InterruptionReason) => void) | null = null;
+  underWay: RequestAttempt["underWay"] = null;
   scheduled: Scheduled | undefined;
   /** Commits of single rows that are under way. */
   #rowCommits: Set<CommitControl> | undefined;
@@ -90,7 +94,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     this.#owner = owner;
     this.job = job;
     this.kind = context.kinds.get(job.kind)!;
-    this.startedMono = context.clock.mono();
+    this.claimedMono = this.startedMono = context.clock.mono();
     this.#deadlineMono = job.deadlineInMs === null ? Number.POSITIVE_INFINITY : this.startedMono + job.deadlineInMs;
   }
 
@@ -136,6 +140,13 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   }
 
   // ---- from the stored input to the end
+
+  /** It waited for a slot: its time begins now. */
+  startLater(): void {
+    this.startedMono = this.#context.clock.mono();
+    if (this.job.deadlineInMs !== null) this.#deadlineMono = this.startedMono + this.job.deadlineInMs;
+    this.start();
+  }
 
   /** A job that may be of a schedule first reads what it was planned for; all others start at once. */
   start(): void {
@@ -267,11 +278,12 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     if (this.#aborted) return;
     this.#aborted = new Interruption(why, what);
     this.#controller?.abort(this.#aborted);
-    this.onAbort?.(why);
+    this.underWay?.abort("aborted", why);
   }
 
   /** Ten times a second while it is held. */
   tick(mono: number): void {
+    if (this.cell >= 0) return;
     if (this.#settling && !this.#commitControl) return;
     if (this.#commitWaitedTooLong(mono)) this.#endWaitOfCommit(mono);
     else if (this.#giveUp) {
@@ -436,7 +448,8 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     if (this.#settling || this.slot < 0) return;
     const { timeoutMs, maxRuntimeMs } = this.kind.settings;
     if (timeoutMs === null) return;
-    const cap = maxRuntimeMs === null ? Number.POSITIVE_INFINITY : this.startedMono + maxRuntimeMs;
+    // The store counts from the claim.
+    const cap = maxRuntimeMs === null ? Number.POSITIVE_INFINITY : this.claimedMono + maxRuntimeMs;
     this.#deadlineMono = Math.min(this.#context.clock.mono() + timeoutMs, cap);
   }
 

@@ -14,7 +14,7 @@ import type { WorkerContext } from "./life.ts";
 /** What the executor reports to the worker's loop. */
 export interface ExecutorOwner {
   /** An attempt has ended: settle it. */
-  finished(settlement: Settlement): void;
+  finished(settlement: Settlement, attempt: Attempt): void;
   /** An attempt ended by a commit: its slot is free. */
   freed(attempt: Attempt): void;
   /** A step of an attempt was written. */
@@ -69,18 +69,26 @@ export class Executor implements AttemptOwner {
     return this.#held.all().map(({ job }) => job);
   }
 
-  begin(job: ClaimedJob): void {
+  /** Holds a claimed job. The loop starts it. */
+  hold(job: ClaimedJob): Attempt {
     const { events, clock } = this.#context;
     const attempt = new Attempt(this.#context, this, job);
     this.#held.add(attempt);
     if (events.has("job.claimed"))
       events.emit("job.claimed", { jobId: attempt.id, kind: job.kind, attempt: attempt.attempt });
     this.#ticker ??= clock.after(TICK_MS, () => this.#tick());
-    attempt.start();
+    return attempt;
   }
 
-  ended({ job, slot }: Attempt, change: Change): void {
-    this.#loop.finished({ lease: job.lease, change, slot });
+  /** It is not this worker's any more, and has not started. */
+  drop(attempt: Attempt): void {
+    attempt.ended = true;
+    this.#held.remove(attempt);
+  }
+
+  ended(attempt: Attempt, change: Change): void {
+    const { job, slot } = attempt;
+    this.#loop.finished({ lease: job.lease, change, slot }, attempt);
   }
 
   committed(attempt: Attempt): void {
@@ -227,11 +235,15 @@ export class Slots {
   readonly #running = new Map<string, number>();
   /** While no kind is limited, the rooms of all kinds are the same list. */
   readonly #unlimited: boolean;
+  /** The latest list of them: with a thousand kinds a new one in every turn costs more than the rest of the loop. */
+  #open: Room = Slots.NONE;
+  readonly #every: Room["kinds"];
 
   constructor(concurrency: Concurrency, kinds: readonly string[]) {
     this.#concurrency = concurrency;
     this.#kinds = kinds;
     this.#unlimited = concurrency.perKind.size === 0;
+    this.#every = kinds.map((kind) => ({ kind, room: concurrency.total }));
   }
 
   took(kind: string): void {
@@ -248,6 +260,11 @@ export class Slots {
    */
   room(running: number, ending: readonly { readonly lease: { readonly kind: string } }[] = []): Room {
     const total = Math.max(0, this.#concurrency.total - running);
+    if (this.#isPlain) {
+      if (total !== this.#open.total)
+        this.#open = total === 0 ? Slots.NONE : { total, kinds: this.#kinds.map((kind) => ({ kind, room: total })) };
+      return this.#open;
+    }
     const inFlight = this.#unlimited ? this.#running : new Map(this.#running);
     if (!this.#unlimited) for (const { lease } of ending) inFlight.set(lease.kind, inFlight.get(lease.kind)! - 1);
     const { perKind, others = Number.POSITIVE_INFINITY } = this.#concurrency;
@@ -263,6 +280,15 @@ export class Slots {
     const open = kinds.filter(({ room }) => room > 0);
     if (!perTurn) return { total, kinds: open };
     return { total, kinds: open.map((one) => ({ ...one, room: Math.min(one.room, perTurn.get(one.kind) ?? total) })) };
+  }
+
+  /** All kinds, if none is limited: `total` alone limits what is claimed of each. Always the same list. */
+  get everyKind(): Room["kinds"] | null {
+    return this.#isPlain ? this.#every : null;
+  }
+
+  get #isPlain(): boolean {
+    return this.#unlimited && this.#concurrency.others === undefined && !this.#concurrency.perTurn;
   }
 
   /** Whether one turn may settle many of this kind, because many are in flight. */

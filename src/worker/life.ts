@@ -8,6 +8,7 @@ import type { Emitter } from "../job/events.ts";
 import type { JobDraft, KindSettings } from "../job/job.ts";
 import { trustedUntil } from "../job/lease.ts";
 import { type Clock, pause, type Random } from "../job/time.ts";
+import { AheadCells } from "../recovery/ahead-cells.ts";
 import type { ClockReading } from "../recovery/confirmed-time.ts";
 import type { UnfitReason } from "../recovery/maintenance.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
@@ -53,6 +54,7 @@ export class WorkerLife implements LoopOwner {
   readonly #context: WorkerContext;
   readonly #backend: Backend;
   readonly #trust: TrustByHeartbeat;
+  readonly #cells = new AheadCells();
   readonly #dropLock: (remove: boolean) => Promise<void>;
   readonly #unhear: () => void;
   #maintenance: MaintenanceHandle | undefined;
@@ -139,8 +141,8 @@ export class WorkerLife implements LoopOwner {
     this.#dropLock = dropLock;
     this.lastBeat = { atMono: sentAtMono, held: 0 };
     this.ended = new Promise((resolve) => (this.#end = resolve));
-    this.loop = new Loop(this.#context, this, options);
-    this.#unhear = backend.store.onWakeup(() => this.loop.ring());
+    this.loop = new Loop(this.#context, this, options, this.#cells);
+    this.#unhear = backend.store.onWakeup((what) => (what === "wake" ? this.loop.ring() : this.loop.pace.proved()));
   }
 
   /** Finishes running jobs within the grace, releases the rest at no cost to them, and leaves. */
@@ -180,11 +182,14 @@ export class WorkerLife implements LoopOwner {
       retention: options.retention,
       registered,
       schemaVersion: backend.schemaVersion,
+      ahead: this.#cells.shared,
+      pollMs: options.pollMs,
     };
     this.#maintenance = await backend.startMaintenance(maintenanceOptions, {
       beatsAt: (lastBeatMono) => void (this.#trust.lastBeatMono = lastBeatMono),
       contact: (inContact) => void (this.#trust.hasContact = inContact),
       beaten: (sentAtMono, answer) => this.#beaten(sentAtMono, answer),
+      elected: (is) => void (this.loop.pace.isElected = is),
       disowned: () => this.disowned(),
       unfit: (reason, detail) =>
         reason === "store-replaced" ? this.replaced(detail) : void this.#unfit(reason, detail),

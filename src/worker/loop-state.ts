@@ -75,6 +75,63 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
   return NEXT_CLAIM[state][event] ?? state;
 }
 
+// How often a worker polls that no wake-up reaches: seldom while wake-ups are proved to arrive, and another process polls for all.
+
+/** How often an idle worker polls that need not. */
+const SELDOM_MS = 10_000;
+/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 4 s (recovery/elected-poll.ts). */
+const PROVED_MS = 10_000;
+
+export class PollPace {
+  readonly #clock: Clock;
+  readonly #oftenMs: number;
+  readonly #changed: (proved: boolean) => void;
+  /** This process polls for all. */
+  isElected = false;
+  #provedMono: number;
+  #isProved = false;
+  #warned = false;
+
+  /** `changed` is called when wake-ups are not proved any more, and when they are again. */
+  constructor(clock: Clock, oftenMs: number, changed: (proved: boolean) => void) {
+    this.#clock = clock;
+    this.#oftenMs = oftenMs;
+    this.#changed = changed;
+    this.#provedMono = clock.mono();
+  }
+
+  /** A proof has arrived. */
+  proved(): void {
+    this.#provedMono = this.#clock.mono();
+    this.#isProved = true;
+    if (this.#warned) this.#changed(true);
+    this.#warned = false;
+  }
+
+  get everyMs(): number {
+    this.#check();
+    return this.#isProved ? Math.max(this.#oftenMs, SELDOM_MS) : this.#oftenMs;
+  }
+
+  /** How often schedules are read: the elected process reads them for all. */
+  get schedulesMs(): number {
+    return this.isElected ? this.#oftenMs : this.everyMs;
+  }
+
+  /** For how many ms `everyMs` holds if nothing arrives. */
+  get validMs(): number {
+    return this.#isProved ? Math.max(0, this.#provedMono + PROVED_MS - this.#clock.mono()) : Number.POSITIVE_INFINITY;
+  }
+
+  #check(): void {
+    if (this.#clock.mono() - this.#provedMono < PROVED_MS) return;
+    this.#isProved = false;
+    if (this.#warned) return;
+    this.#warned = true;
+    this.#changed(false);
+  }
+}
+
 // When a worker tries its store again after a failure: later each time, up to five seconds, and sooner on a signal that
 // the store is back.
 

@@ -1,12 +1,15 @@
-// A worker's loop makes one store call, `turn`. A slot is free only once the settlement of the job that ran in it is
-// durable. The executor runs what the loop claims. The loop never decides which workers are dead and never touches
+// A worker's loop makes one store call, `turn`. A slot is free when the handler that ran in it has ended: the next turn settles
+// it, and a job that was claimed ahead may start meanwhile. At most `concurrency` + MAX_AHEAD jobs have ended and are not
+// settled; after a crash these run again. The executor runs what the loop claims. The loop never decides which workers are dead and never touches
 // another worker's jobs.
 import { toStoredError, whyStoreReplaced } from "../job/errors.ts";
 import type { ClaimedJob } from "../job/job.ts";
+import { AheadCells, MAX_WAIT_MS } from "../recovery/ahead-cells.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement } from "../stores/port.ts";
+import { Ahead, MAX_AHEAD, mayWait } from "./ahead.ts";
 import type { Attempt } from "./attempt.ts";
 import { type Concurrency, Executor, type ExecutorOwner, Slots, Suspects } from "./executor.ts";
 import type { WorkerContext } from "./life.ts";
@@ -18,6 +21,7 @@ import {
   isTurning,
   type LoopEvent,
   type LoopState,
+  PollPace,
   StoreBackoff,
 } from "./loop-state.ts";
 
@@ -38,10 +42,26 @@ export interface LoopOptions {
   readonly concurrency: Concurrency;
   /** How long an idle worker waits before it polls without a wake-up. */
   readonly pollMs: number;
+  /** How many jobs are claimed ahead. Omitted: as measured. */
+  readonly claimsAhead?: number;
 }
 
+interface MarkedKinds {
+  readonly version: number;
+  readonly kinds: Room["kinds"];
+}
+
+/**
+ * The maximum number of jobs claimed in one turn. A worker with 5,000 slots fills them in ten turns, because its loop stands still while 5,000 jobs are
+ * claimed and started at once.
+ */
+const MAX_PER_TURN = 500;
+/** For how long jobs are started at a stretch. Then other callbacks have their turn. */
+const STARTS_MS = 10;
+/** One in so many ends is measured. */
+const MEASURED = 8;
 /** How long the end of a request waits for others to be settled with, at most. */
-const GATHER_MS = 3;
+const GATHER_MS = 8;
 const MAX_GATHERED = 200;
 
 export class Loop implements ExecutorOwner {
@@ -51,11 +71,21 @@ export class Loop implements ExecutorOwner {
   readonly #slots: Slots;
   readonly #suspects = new Suspects();
   readonly #total: number;
-  readonly #pollMs: number;
+  /** How often it polls. */
+  readonly pace: PollPace;
   readonly #backoff: StoreBackoff;
   #state: LoopState = "idle";
   #claims: ClaimState = "off";
   #finished: Settlement[] = [];
+  /** How many attempts the turn that is under way settles. */
+  #inTurn = 0;
+  readonly #ahead: Ahead;
+  /** Kinds whose jobs may wait for a slot. */
+  readonly #mayWait: ReadonlySet<string>;
+  #everyAhead: MarkedKinds | null = null;
+  #filling = false;
+  #fillsLater = false;
+  #ends = 0;
   /** Releases of claims that are unknown here; they take no slot. */
   #strays: Settlement[] = [];
   /** Held by the store but unknown here. */
@@ -77,12 +107,17 @@ export class Loop implements ExecutorOwner {
     if (this.#finished.length > 0) this.wake();
   };
 
-  constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions) {
+  constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions, cells = new AheadCells()) {
     this.#context = context;
     this.#life = life;
-    this.#pollMs = options.pollMs;
+    this.pace = new PollPace(context.clock, options.pollMs, (proved) => this.#paceChanged(proved, options.pollMs));
     this.#total = options.concurrency.total;
     this.#backoff = new StoreBackoff(context.clock, () => this.#on("retry"));
+    this.#ahead = new Ahead(cells, options.claimsAhead);
+    const kinds = [...context.kinds.values()].map(({ settings }) => settings);
+    const { perKind, others } = options.concurrency;
+    const limited = (kind: string): boolean => perKind.has(kind) || others !== undefined;
+    this.#mayWait = new Set(kinds.filter((kind) => mayWait(kind) && !limited(kind.name)).map(({ name }) => name));
     this.#slots = new Slots(options.concurrency, [...context.kinds.keys()]);
     this.#executor = new Executor(context, this);
   }
@@ -117,6 +152,7 @@ export class Loop implements ExecutorOwner {
   /** Stops claiming; running jobs continue. Resolves when nothing is held and no claim is under way. */
   drain(): Promise<void> {
     this.#onClaims("stop");
+    this.#releaseWaiting(() => true, "its worker stops");
     this.wake();
     return new Promise((resolve) =>
       (this.#executor.heldCount === 0 && !isTurning(this.#state)) || this.#state === "closed"
@@ -127,11 +163,14 @@ export class Loop implements ExecutorOwner {
 
   /** Tells every handler to stop. */
   interruptAll(why: "shutdown" | "lease-lost", what: string): void {
+    if (why === "shutdown") this.#releaseWaiting(() => true, what);
+    else for (const { attempt } of this.#ahead.takeOut(() => true)) this.#drop(attempt);
     this.#executor.interruptAll(why, what);
   }
 
   /** Releases what still runs, at no cost to the jobs. Returns how many. */
   releaseAll(reason: string): number {
+    this.#releaseWaiting(() => true, reason);
     return this.#executor.releaseAll(reason);
   }
 
@@ -142,6 +181,7 @@ export class Loop implements ExecutorOwner {
     this.#timer?.();
     this.#gathered?.();
     this.#backoff.close();
+    this.#ahead.takeOut(() => true);
     this.#executor.close();
     this.#nowEmpty();
   }
@@ -200,10 +240,13 @@ export class Loop implements ExecutorOwner {
 
   // ---- reports from the executor
 
-  finished(settlement: Settlement): void {
+  finished(settlement: Settlement, { job, startedMono }: Attempt): void {
     this.#finished.push(settlement);
-    if (this.#isGathering(settlement.lease.kind)) this.#gathered ??= this.#context.clock.after(GATHER_MS, this.#gather);
+    if (++this.#ends % MEASURED === 0)
+      this.#ahead.ended(job.kind, this.#context.clock.mono() - startedMono, job.input.length);
+    if (this.#isGathering(job.kind)) this.#gathered ??= this.#context.clock.after(GATHER_MS, this.#gather);
     else this.wake();
+    if (this.#ahead.size > 0) this.#fill();
   }
 
   /** Requests end one by one while others are in flight: a turn for each few of them is a transaction for each few. */
@@ -215,6 +258,7 @@ export class Loop implements ExecutorOwner {
   freed(attempt: Attempt): void {
     this.#free(attempt);
     this.wake();
+    if (this.#ahead.size > 0) this.#fill();
   }
 
   /** A durable step is progress: the job is fresh again. */
@@ -223,7 +267,62 @@ export class Loop implements ExecutorOwner {
   }
 
   ticked(): void {
+    const since = this.#context.clock.mono() - MAX_WAIT_MS;
+    this.#releaseWaiting(({ claimedMono }) => claimedMono < since, "it waited too long for a free slot");
     this.#on("tick");
+  }
+
+  // ---- what waits for a slot
+
+  /** Jobs whose handlers are at work. */
+  get #running(): number {
+    return this.#executor.heldCount - this.#ahead.size - this.#finished.length - this.#inTurn;
+  }
+
+  /** Whether one more may start: a slot is free, and a crash would not run too many again that have ended. */
+  get #hasSlot(): boolean {
+    return this.#running < this.#total && this.#executor.heldCount - this.#ahead.size < this.#total + MAX_AHEAD;
+  }
+
+  /** Starts what waits, as long as slots are free. A handler that returns at once leaves its slot to the next one. */
+  #fill(): void {
+    if (this.#filling || this.#state === "closed") return;
+    this.#filling = true;
+    let startedMono = Number.NaN;
+    while (this.#hasSlot) {
+      const next = this.#ahead.next();
+      if (!next) break;
+      const { attempt, ours } = next;
+      // Also what the maintenance releases: until that is durable, it is held.
+      if (!ours) attempt.release("its worker's event loop was blocked before it started");
+      else if (attempt.isInterrupted) attempt.release("its worker lost the lease");
+      else attempt.startLater();
+      if (Number.isNaN(startedMono)) ({ startedMono } = attempt);
+      if (attempt.startedMono - startedMono > STARTS_MS) {
+        this.#fillLater();
+        break;
+      }
+    }
+    this.#filling = false;
+  }
+
+  #fillLater(): void {
+    if (this.#fillsLater) return;
+    this.#fillsLater = true;
+    this.#context.clock.soon(() => {
+      this.#fillsLater = false;
+      this.#fill();
+    });
+  }
+
+  #releaseWaiting(which: (attempt: Attempt) => boolean, reason: string): void {
+    for (const { attempt } of this.#ahead.takeOut(which)) attempt.release(reason);
+  }
+
+  /** It is not this worker's any more. */
+  #drop(attempt: Attempt): void {
+    this.#executor.drop(attempt);
+    this.#free(attempt);
   }
 
   // ---- the loop
@@ -247,7 +346,9 @@ export class Loop implements ExecutorOwner {
     const { store, clock, trust, worker } = this.#context;
     this.#onClaims(clock.mono() < trust.untilMono ? "trusted" : "untrusted");
     if (this.#claims === "withheld") this.#life.compareSoon(false);
+    this.#ahead.turned(finished.length, clock.mono());
     const room = this.#room(this.#executor.heldCount - finished.length, finished);
+    this.#inTurn = finished.length;
     this.#timer?.();
     this.#timer = undefined;
     this.#finished = [];
@@ -258,12 +359,13 @@ export class Loop implements ExecutorOwner {
       this.#backoff.succeeded();
       for (let i = 0; i < settlements.length; i++)
         this.#free(this.#executor.settled(settlements[i]!, answer.settled[i]!));
+      this.#inTurn = 0;
       if (answer.replaced !== undefined) return this.#life.replaced(answer.replaced);
       if (!answer.live) return this.#life.disowned();
-      for (const jobId of answer.cancels) this.#executor.cancel(jobId);
+      for (const jobId of answer.cancels) this.#cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
-      for (const job of answer.claimed) this.#took(job);
-      if (this.#slots.tookAll(answer.claimed)) this.wake();
+      this.#start(answer.claimed);
+      if (this.#slots.tookAll(answer.claimed) || answer.claimed.length >= MAX_PER_TURN) this.wake();
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);
@@ -283,18 +385,56 @@ export class Loop implements ExecutorOwner {
 
   #room(running: number, ending: readonly Settlement[]): Room {
     if (this.#claims !== "on" || !this.#context.trust.inContact) return Slots.NONE;
-    const room = this.#slots.room(running, ending);
+    const free = this.#slots.room(Math.max(running, this.#total - MAX_PER_TURN), ending);
+    const ahead = this.#mayWait.size === 0 ? 0 : Math.min(this.#ahead.room(), MAX_PER_TURN - free.total);
+    const room = ahead > 0 ? this.#withAhead(free, running, ending, ahead) : free;
     const suspects = this.#suspects.held(ending);
     return suspects ? { ...room, suspects } : room;
   }
 
-  #took(job: ClaimedJob): void {
+  /** Kinds are listed whether a slot is free or not: those whose jobs may not wait end what is claimed ahead. */
+  #withAhead(free: Room, running: number, ending: readonly Settlement[], ahead: number): Room {
+    const every = this.#slots.everyKind;
+    if (every) return { ...free, kinds: (this.#everyAhead = this.#marked(every, this.#everyAhead)).kinds, ahead };
+    const { kinds } = free.total > 0 ? free : this.#slots.room(Math.min(running, this.#total - 1), ending);
+    return { ...free, kinds: this.#marked(kinds).kinds, ahead };
+  }
+
+  /** These kinds, and which of them may be claimed ahead. The list before, if nothing has changed. */
+  #marked(kinds: Room["kinds"], before: MarkedKinds | null = null): MarkedKinds {
+    const { version } = this.#ahead;
+    if (before?.version === version) return before;
+    const waits = (kind: string): boolean => this.#mayWait.has(kind) && this.#ahead.isFast(kind);
+    return { version, kinds: kinds.map((one) => (waits(one.kind) ? { ...one, ahead: true } : one)) };
+  }
+
+  /** Those that may not wait start at once: slots are free for them. The others start as long as slots are free, for a while. */
+  #start(claimed: readonly ClaimedJob[]): void {
+    let fromMono = Number.NaN;
+    let isLate = false;
+    for (const job of claimed) {
+      const starts = this.#ahead.size === 0 && !isLate && this.#hasSlot;
+      const attempt = this.#took(job);
+      if (Number.isNaN(fromMono)) fromMono = attempt.claimedMono;
+      isLate ||= attempt.claimedMono - fromMono > STARTS_MS;
+      const waits = !starts && job.together === null && this.#mayWait.has(job.kind) && this.#ahead.add(attempt);
+      if (!waits) attempt.start();
+    }
+    if (this.#ahead.size > 0) this.#fillLater();
+  }
+
+  #cancel(jobId: string): void {
+    this.#releaseWaiting(({ id }) => id === jobId, "cancelled before it started");
+    this.#executor.cancel(jobId);
+  }
+
+  #took(job: ClaimedJob): Attempt {
     const { jobId, epoch, fence } = job.lease;
     // Fence 1 under a later epoch may be the second claim of a job: a store that crashed may have forgotten the first.
     if (fence > 1 || epoch !== (this.#epoch ??= epoch)) this.#supersede(jobId);
     this.#slots.took(job.kind);
     this.#suspects.took(job);
-    this.#executor.begin(job);
+    return this.#executor.hold(job);
   }
 
   /** Its slot is free, and the job behind it may be ready, so claim again at once. */
@@ -304,6 +444,7 @@ export class Loop implements ExecutorOwner {
   }
 
   #supersede(jobId: string): void {
+    this.#ahead.takeOut(({ id }) => id === jobId);
     const former = this.#executor.supersede(jobId);
     if (former) this.#finished = this.#finished.filter(({ lease }) => lease.jobId !== jobId);
     this.#free(former);
@@ -316,12 +457,26 @@ export class Loop implements ExecutorOwner {
   }
 
   #sleep(nextDueInMs: number | null): void {
-    if (this.#claims === "off") return;
-    const ms = Math.min(this.#pollMs, nextDueInMs ?? this.#pollMs);
-    this.#timer ??= this.#context.clock.after(Math.max(1, ms), () => {
+    if (this.#claims === "off" || this.#timer) return;
+    const { everyMs } = this.pace;
+    this.#sleepUntil(this.#context.clock.mono() + Math.max(1, Math.min(everyMs, nextDueInMs ?? everyMs)));
+  }
+
+  /** Proofs that wake-ups arrive may end meanwhile: then it polls at once. */
+  #sleepUntil(atMono: number): void {
+    const { clock } = this.#context;
+    this.#timer = clock.after(Math.max(1, Math.min(atMono - clock.mono(), this.pace.validMs)), () => {
       this.#timer = undefined;
-      this.wake();
+      if (clock.mono() < atMono && this.pace.validMs > 0) this.#sleepUntil(atMono);
+      else this.wake();
     });
+  }
+
+  #paceChanged(proved: boolean, pollMs: number): void {
+    const text = proved
+      ? "Wake-ups arrive again, so this worker polls seldom."
+      : `No process shows that it polls for all and that wake-ups arrive, so this worker polls every ${pollMs} ms, and each poll costs the store a little. Nothing is lost. It ends when a worker that can listen for wake-ups is elected; behind a pooler, or where files can't be watched, none can.`;
+    this.#context.events.emit("store.notice", { about: "wake-ups", text });
   }
 
   /**
@@ -329,6 +484,7 @@ export class Loop implements ExecutorOwner {
    * held is compared.
    */
   #storeFailed(settlements: readonly Settlement[], thrown: unknown): void {
+    this.#inTurn = 0;
     if (this.#state === "closed") return;
     const replaced = whyStoreReplaced(thrown);
     if (replaced !== null) return this.#life.replaced(replaced);

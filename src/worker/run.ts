@@ -106,8 +106,8 @@ export interface RequestAttempt extends Run {
   readonly job: ClaimedJob;
   /** Why it was asked to stop; undefined: it was not. */
   readonly abortedBy: InterruptionReason | undefined;
-  /** Called once when it is asked to stop. Cheaper than a signal: 10,000 signals cost 16 MB. */
-  onAbort: ((why: InterruptionReason) => void) | null;
+  /** Aborted once when it is asked to stop. Cheaper than a signal: 10,000 signals cost 16 MB. */
+  underWay: { abort(fault: "aborted", why: InterruptionReason): void } | null;
 }
 
 /** A step's result as it comes back: what JSON makes of it; a type that JSON can't carry shows as `never`. */

@@ -1,7 +1,7 @@
 // `tx.submit`: a batch that is there if and only if the user's own transaction commits, on SQLite and on PostgreSQL; and submitters of the same key.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { batch, type Engine, type Submitted, TerminalError } from "../../src/index.ts";
+import { type Declared, batch, type Engine, type Submitted, TerminalError } from "../../src/index.ts";
 import { postgres } from "../../src/postgres.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { MAX_ROWS_IN_TRANSACTION } from "../../src/job/submit.ts";
@@ -54,7 +54,7 @@ interface On {
   readonly untilEnded: (ends: readonly string[], count: number) => Promise<void>;
 }
 
-const STORES: Readonly<Record<string, (t: TestContext, jobs: readonly object[]) => Promise<On>>> = {
+const STORES: Readonly<Record<string, (t: TestContext, jobs: readonly Declared[]) => Promise<On>>> = {
   async sqlite(t, jobs) {
     const engine = await memory(t, jobs);
     return {

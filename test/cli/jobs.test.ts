@@ -120,7 +120,7 @@ test("the whole story of a job: steps, log, result, shortened unless --full", as
     .replaceAll(/\d{4}-\d\d-\d\d( \d\d:\d\d:\d\dZ)?/g, (found) => found.replaceAll(/\d/g, "0"))
     .replaceAll(/\d\d:\d\d:\d\d\.\d{3}/g, "00:00:00.000")
     .replaceAll(/\([\d.]+m?s ago\)/g, "(0s ago)")
-    .replaceAll(/(?<=worker {4}|in )\S+-\d+-\S+/g, "WORKER");
+    .replaceAll(/(?<=worker {4}|succeeded  )\S+-\d+-\S+/g, "WORKER");
   assert.equal(
     timeless,
     `Job story  steps  succeeded
@@ -135,13 +135,14 @@ worker      ${/worker {6}(\S+)/.exec(timeless)?.[1]}
 input       {"n":7}
 result      {"n":7,"text":"${"y".repeat(184)}…
 
+ATTEMPT  STARTED       ENDED         OUTCOME    WORKER
+      1  00:00:00.000  00:00:00.000  succeeded  WORKER
+
 0000-00-00    ATTEMPT  WHAT
 00:00:00.000           enqueued
-00:00:00.000        1  started    in WORKER
-00:00:00.000        1  step       load = {"frames":120}
-00:00:00.000        1  log        half-way
-00:00:00.000        1  step       encode = "${"x".repeat(189)}…
-00:00:00.000        1  succeeded
+00:00:00.000        1  step      load = {"frames":120}
+00:00:00.000        1  log       half-way
+00:00:00.000        1  step      encode = "${"x".repeat(189)}…
 `.replaceAll(/ +$/gm, ""),
   );
   assert.match(full.stdout, /y{500}/);
@@ -151,6 +152,7 @@ result      {"n":7,"text":"${"y".repeat(184)}…
     /error +Error: the server \\x1b\[31mrefused\\x1b\[0m\n/,
     "no control character of a payload",
   );
+  assert.match(sad.stdout, /\n {6}1 {2}\d\S+ {2}\d\S+ {2}failed, dead {2}\S+-\d+-\S+\n/);
   assert.match(sad.stdout, /fail +dead: error 1 of 1, no more are allowed/);
   assert.match(sad.stdout, /\noutlive why sad\noutlive retry sad\n$/);
   assert.ok(!sad.stdout.includes("\u001b"));

@@ -18,12 +18,16 @@ async function storeWith(t: TestContext): Promise<string> {
   return url;
 }
 
-async function run(url: string, ...argv: string[]): Promise<{ code: number; out: string; err: string }> {
+function run(url: string, ...argv: string[]): Promise<{ code: number; out: string; err: string }> {
+  return runCli(["schedules", ...argv, "--store", url]);
+}
+
+async function runCli(argv: string[]): Promise<{ code: number; out: string; err: string }> {
   let out = "";
   let err = "";
   const stream = (to: (text: string) => void) => ({ write: (text: string) => (to(text), true) }) as never;
   const streams = { stdout: stream((text) => (out += text)), stderr: stream((text) => (err += text)) };
-  const code = await main(["schedules", ...argv, "--store", url], streams);
+  const code = await main(argv, streams);
   return { code, out, err };
 }
 
@@ -65,7 +69,22 @@ test("a schedule is paused with a reason and a time, resumed, run, backfilled an
     count: 6,
     created: 6,
   });
-  assert.match((await run(url, "remove", "often")).out, /was removed/);
+  assert.match((await run(url, "remove", "often", "--actor", "ann", "--reason", "not wanted")).out, /was removed/);
+  const audit = await runCli(["audit", "--target", "schedule often", "--json", "--store", url]);
+  const { entries } = JSON.parse(audit.out) as {
+    entries: { action: string; count: number; actor: string; reason: string | null }[];
+  };
+  assert.deepEqual(
+    entries.map(({ action, count, actor, reason }) => [action, count, actor.replace(/^cli\/.*/, "cli"), reason]),
+    [
+      ["remove", 1, "ann", "not wanted"],
+      ["backfill", 6, "cli", null],
+      ["run", 1, "cli", null],
+      ["resume", 1, "cli", null],
+      ["pause", 1, "cli", "a migration"],
+      ["schedule", 1, "operator", null],
+    ],
+  );
   assert.match((await run(url, "prune", "--dry-run")).out, /Every schedule is declared/);
 });
 

@@ -41,8 +41,10 @@ test("check tells every value and where it came from, also those of work", async
       ["work.processes", 3, "outlive.yaml:2"],
       ["work.concurrency", { mail: 5, render: 2 }, "outlive.yaml:3"],
       ["work.grace", "10s", "OUTLIVE_WORK_GRACE"],
+      ["work.semiSpace", 4, "default"],
       ["work.http", "off", "default"],
       ["work.log", "pretty", "default"],
+      ["work.middleware", "none", "default"],
     ],
   );
   const text = (await cli(t, ["check"], { cwd, env })).stdout;
@@ -91,4 +93,16 @@ test("completion writes a script for each shell, and refuses others", async (t) 
     assert.match(value.script, /\bquarantine\b/);
   }
   assert.equal((await cli(t, ["completion", "powershell"])).code, 2);
+});
+
+test("init in a folder that can't be written to says so, without a stack", async (t) => {
+  const cwd = folder(t);
+  // A file where the folder of the first job goes: also root can't write there.
+  writeFileSync(join(cwd, "jobs"), "");
+  const { code, stderr } = await cli(t, ["init"], { cwd });
+  assert.equal(code, 1);
+  assert.match(
+    stderr,
+    /^outlive: init can't write to \S+: .*\n {2}Give this user the right to write to the folder, .*\n$/,
+  );
 });

@@ -152,7 +152,16 @@ const RUNNING = {
   startedAt: NOW - 30_000,
   deadlineAt: NOW + 870_000,
 } as const;
-const ENTRY = { at: NOW, event: "crash", from: "running", actor: "system/recovery", epoch: 1, attempt: 3 } as const;
+const ENTRY = {
+  at: NOW,
+  event: "crash",
+  from: "running",
+  actor: "system/recovery",
+  epoch: 1,
+  attempt: 3,
+  startedAt: NOW,
+  owner: "w-1",
+} as const;
 
 const SUSPECT = { counters: { ...NO_COUNTERS, crashes: 2 }, together: 3 } as const;
 

@@ -3,13 +3,23 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { test, type TestContext } from "node:test";
+import { after, test, type TestContext } from "node:test";
 import amqplib, { type ConfirmChannel } from "amqplib";
 import { collection, type Engine, job } from "../../src/index.ts";
 import { type Child, Place, untilTrue } from "../support/processes.ts";
-import { freshKind, ownRabbitmq, sharedRabbitmq } from "../support/rabbitmq.ts";
+import { rabbitmq } from "../../src/rabbitmq.ts";
+import { freshKind, RabbitmqServer, sharedRabbitmq } from "../support/rabbitmq.ts";
 
 const PARTS = 8;
+
+/** A broker of this file's own, which its tests may kill. */
+let own: Promise<RabbitmqServer> | undefined;
+const ownBroker = (): Promise<RabbitmqServer> =>
+  (own ??= RabbitmqServer.create().then((server) => {
+    process.once("exit", () => server.destroyNow());
+    return server;
+  }));
+after(async () => (await own)?.destroy());
 
 class Transaction {
   readonly place: Place;
@@ -233,7 +243,7 @@ test("CR-16 a worker that is killed while it holds messages gives them to anothe
 });
 
 test("CR-17 CR-18 the broker is killed in the middle, alone and together with the worker: what it confirmed comes, once", async (t) => {
-  const server = await ownRabbitmq(t);
+  const server = await ownBroker();
   const tx = await Transaction.begin(t, server.url());
   const first = tx.collector({ collect: "tx" });
   await first.untilFact("connected");
@@ -272,6 +282,25 @@ test("CR-17 CR-18 the broker is killed in the middle, alone and together with th
   await server.start();
   tx.collector();
   await tx.completed();
+});
+
+test("a user without the permission to declare queues is named with what it needs, parts can be put meanwhile, and consuming begins when it may", async (t) => {
+  const server = await ownBroker();
+  server.control("add_user", "limited", "limited");
+  server.control("set_permissions", "limited", "^$", ".*", ".*");
+  const place = new Place(t);
+  const scan = collection(freshKind(), { series: ["files"] }).done(() => {});
+  const broker = server.url({ user: "limited", password: "limited" });
+  const engine = await place.engine({ jobs: [scan], blobs: join(place.folder, "blobs"), broker: rabbitmq(broker) });
+  const until = (state: string): Promise<string> =>
+    new Promise((resolve) => engine.on("broker.changed", (event) => event.state === state && resolve(event.text)));
+  const [refused, connected] = [until("refused"), until("connected")];
+  await engine.start();
+  assert.match(await refused, /ACCESS_REFUSED.*Check user, password and permissions: configure, write and read/);
+  await engine.collect(scan, null, { id: "a", expect: { files: 1 } });
+  assert.equal(await engine.put(scan, "a", "files", 1, Buffer.from("one")), "accepted");
+  server.control("set_permissions", "limited", ".*", ".*", ".*");
+  assert.match(await connected, new RegExp(scan.name));
 });
 
 test("every sentence of the seed has an id, and every id has the title of a test or says that it is open", () => {

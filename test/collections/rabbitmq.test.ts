@@ -6,18 +6,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import amqplib, { type ConfirmChannel } from "amqplib";
-import {
-  collection,
-  type Engine,
-  type EngineEvent,
-  type EngineOptions,
-  ErrorCode,
-  job,
-  open,
-} from "../../src/index.ts";
+import { collection, type Engine, type EngineOptions, ErrorCode, job, open } from "../../src/index.ts";
+import { keptInHandMs } from "../../src/brokers/rabbitmq/consumption.ts";
 import { rabbitmq } from "../../src/rabbitmq.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
 import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
+import { SmallDisk } from "../support/small-disk.ts";
 
 const EXCHANGE = "outlive.collections";
 
@@ -76,8 +70,11 @@ async function place(t: TestContext, jobs: NonNullable<EngineOptions["jobs"]>, b
   return { engine, folder, link };
 }
 
-function untilConsuming(engine: Engine): Promise<void> {
-  return new Promise((resolve) => void engine.on("broker.changed", ({ state }) => state === "connected" && resolve()));
+/** Resolves with its text. */
+function untilBroker(engine: Engine, state: "connected" | "lost" | "refused"): Promise<string> {
+  return new Promise((resolve) => {
+    engine.on("broker.changed", (event) => event.state === state && resolve(event.text));
+  });
 }
 
 const untilIs = (engine: Engine, id: string, state: string) =>
@@ -162,7 +159,7 @@ test("each bad message is parked with its reason, stops no other, and can be put
   cleaned(t, channel, kind);
   const scan = collection(kind, { series: ["files"], message: { max: 20 } }).done(() => {});
   const { engine } = await place(t, [scan]);
-  const connected = untilConsuming(engine);
+  const connected = untilBroker(engine, "connected");
   await engine.collect(scan, null, { id: "a", expect: { files: 3 } });
   await engine.start();
   await connected;
@@ -230,7 +227,7 @@ test("messages of another queue become jobs by their message id, once, and what 
   const ran: unknown[] = [];
   const report = job("report").handle((input) => void ran.push(input));
   const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report));
-  const connected = untilConsuming(engine);
+  const connected = untilBroker(engine, "connected");
   await engine.start();
   await connected;
   const send = (body: string, messageId: string): boolean =>
@@ -252,6 +249,26 @@ test("messages of another queue become jobs by their message id, once, and what 
   );
   const { jobs } = await engine.list({ kind: "report" });
   assert.deepEqual([jobs.length, ran.length], [2, 2]);
+});
+
+test("a queue that does not exist is named and tried again, and is consumed once when it exists", async (t) => {
+  const queue = `${freshKind()}.results`;
+  const channel = await channelOf(t);
+  const ran: unknown[] = [];
+  const report = job("report").handle((input) => void ran.push(input));
+  const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report));
+  const refused = untilBroker(engine, "refused");
+  await engine.start();
+  assert.match(await refused, new RegExp(`${queue} is not consumed.*NOT_FOUND`));
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  channel.sendToQueue(queue, Buffer.from('{"n":1}'), { persistent: true, messageId: "one" });
+  await untilTrue(
+    () => ran.length,
+    (count) => count === 1,
+    "the message became a job",
+  );
+  assert.equal((await channel.checkQueue(queue)).consumerCount, 1);
 });
 
 test("CR-05 CR-09 with queues of their own, collections use the names of the seed, and the queues go when they have ended", async (t) => {
@@ -301,21 +318,82 @@ test("a message that no queue takes fails its job with a reason, and so do a wro
   await assert.rejects(hostless.publish({ ...message, target: "x" }), { code: ErrorCode.brokerRefused });
 });
 
-test("a queue that exists with other arguments is named, again and again, and nothing else stops", async (t) => {
-  const kind = freshKind();
+test("a queue that exists with other arguments is named, its kind is tried again, and another kind of the same process is consumed", async (t) => {
+  const [wrong, good] = [freshKind(), freshKind()];
   const channel = await channelOf(t);
-  cleaned(t, channel, kind);
-  await channel.assertQueue(`outlive.${kind}.part`, { durable: true });
-  const scan = collection(kind, { series: ["files"] }).done(() => {});
-  const { engine } = await place(t, [scan]);
-  const lost = new Promise<EngineEvent>(
-    (resolve) =>
-      void engine.on("broker.changed", (event) => event.state === "lost" && resolve(event as unknown as EngineEvent)),
-  );
+  for (const kind of [wrong, good]) cleaned(t, channel, kind);
+  await channel.assertQueue(`outlive.${wrong}.part`, { durable: true });
+  const [scan, other] = [wrong, good].map((kind) => collection(kind, { series: ["files"] }).done(() => {}));
+  const { engine } = await place(t, [scan!, other!]);
+  const refused = untilBroker(engine, "refused");
+  const connected = untilBroker(engine, "connected");
   await engine.start();
-  assert.match(((await lost) as unknown as { text: string }).text, new RegExp(`outlive.${kind}.part`));
-  await engine.collect(scan, null, { id: "a", expect: { files: 1 } });
-  assert.equal(await engine.put(scan, "a", "files", 1, Buffer.from("one")), "accepted");
-  await channel.deleteQueue(`outlive.${kind}.part`);
-  await untilConsuming(engine);
+  assert.match(await refused, new RegExp(`outlive.${wrong}.part.*inequivalent arg`));
+  await connected;
+  for (const [kind, id] of [
+    [scan!, "a"],
+    [other!, "b"],
+  ] as const)
+    await engine.collect(kind, null, { id, expect: { files: 1 } });
+  assert.equal(await engine.put(scan!, "a", "files", 1, Buffer.from("one")), "accepted");
+  await new Producer(channel, good).part("b", "files", 1, "one");
+  await untilIs(engine, "b", "notified");
+  const again = untilBroker(engine, "connected");
+  await channel.deleteQueue(`outlive.${wrong}.part`);
+  assert.match(await again, new RegExp(wrong));
+});
+
+test("a full blob store: nothing is acknowledged, no more is taken than fits, it is reported, others go on, and with room all parts are stored", async (t) => {
+  const PARTS = 10;
+  const [full, other] = [freshKind(), freshKind()];
+  const channel = await channelOf(t);
+  for (const kind of [full, other]) cleaned(t, channel, kind);
+  const disk = new SmallDisk(t, "1m");
+  // Room for two messages at once.
+  const small = collection(full, { series: ["files"], message: { max: 100 }, memory: 200 }).done(() => {});
+  const engine = await open(`sqlite:${join(mkdtempSync(join(tmpdir(), "outlive-test-")), "jobs.db")}`, {
+    jobs: [small],
+    blobs: join(disk.folder, "blobs"),
+    broker: rabbitmq(await sharedRabbitmq()),
+    logger: false,
+    heartbeat: PATIENT,
+  });
+  t.after(() => engine.close({ grace: "0ms" }));
+  const elsewhere = collection(other, { series: ["files"] }).done(() => {});
+  const { engine: neighbour } = await place(t, [elsewhere]);
+  for (const [of, kind, parts] of [
+    [engine, small, PARTS],
+    [neighbour, elsewhere, 1],
+  ] as const) {
+    const connected = untilBroker(of, "connected");
+    await of.collect(kind, null, { id: "a", expect: { files: parts } });
+    await of.start();
+    await connected;
+  }
+  const failures: string[] = [];
+  engine.on("store.failed", ({ doing, error }) => failures.push(`${doing}: ${error.message}`));
+  disk.fill();
+  await assert.rejects(engine.put(small, "a", "files", 1, Buffer.from("one")), { code: ErrorCode.blobsFull });
+  const producer = new Producer(channel, full);
+  for (let ordinal = 1; ordinal <= PARTS; ordinal++) await producer.part("a", "files", ordinal, `part ${ordinal}`);
+  await new Producer(channel, other).part("a", "files", 1, "one");
+  await untilIs(neighbour, "a", "notified");
+  await untilTrue(
+    () => failures.filter((text) => text.includes(`outlive.${full}.part`) && /Make room on the disk/.test(text)).length,
+    (count) => count >= 3,
+    "it is tried again and again, and reported",
+  );
+  const { messageCount } = await channel.checkQueue(`outlive.${full}.part`);
+  assert.equal(messageCount, PARTS - 2, "the broker keeps what does not fit into the memory of the kind");
+  assert.equal((await engine.collection("a"))?.series["files"]?.have, 0);
+  disk.makeRoom();
+  await untilIs(engine, "a", "notified");
+  assert.deepEqual(await engine.parked({ kind: full }), []);
+});
+
+test("a delivery that can't be handled is handed on a few times, and then kept: an outage of hours does not use up its count", () => {
+  const spentMs = Array.from({ length: 20 }, (_, times) => keptInHandMs(times)).reduce((sum, ms) => sum + ms, 0);
+  assert.ok(keptInHandMs(0) <= 60_000, "another process may be able to");
+  assert.ok(spentMs > 4 * 3_600_000, `it would be parked after ${spentMs} ms`);
+  assert.ok(keptInHandMs(19) < 30 * 60_000, "RabbitMQ closes a channel after half an hour");
 });

@@ -219,3 +219,23 @@ test("closing a client leaves the worker of the same process alone", async (t) =
   assert.equal((await engine.get(id))?.worker, worker.id);
   assert.ok(existsSync(place.path));
 });
+
+test("a client pauses and resumes a kind, with the actor in the audit", async (t) => {
+  const place = new Place(t);
+  const note = job<number>("note").handle((n) => n);
+  const web = await client(t, place, { jobs: [note] });
+  await web.pause(note, { actor: "ann", reason: "too many", until: "1h" });
+  const { id } = await web.enqueue(note, 7);
+  assert.deepEqual((await web.counts())[0]?.pause?.by, "ann");
+  await web.resume("note", { actor: "bob" });
+  const engine = await place.engine({ jobs: [note] });
+  await engine.start();
+  assert.equal(await web.result(id), 7);
+  assert.deepEqual(
+    (await web.audit({ target: "kind note" })).map(({ actor, action, reason }) => [actor, action, reason]),
+    [
+      ["bob", "resume", null],
+      ["ann", "pause", "too many"],
+    ],
+  );
+});

@@ -2,13 +2,13 @@
 // does harms the engine's own tables or the transactions of others.
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import { type Engine, ErrorCode, job, OutliveError } from "../../src/index.ts";
+import { type Declared, type Engine, ErrorCode, job, OutliveError } from "../../src/index.ts";
 import { sqlite, type SqliteTransaction } from "../../src/sqlite.ts";
 import type { CommitForm } from "../../src/worker/run.ts";
 import { untilState } from "../support/processes.ts";
 import { AT_ONCE, memory, says } from "./engines.ts";
 
-async function withLedger(t: TestContext, jobs: readonly object[]): Promise<Engine> {
+async function withLedger(t: TestContext, jobs: readonly Declared[]): Promise<Engine> {
   const engine = await memory(t, jobs);
   await engine.transaction(sqlite, (tx) => tx.exec("CREATE TABLE ledger (who TEXT PRIMARY KEY, n INTEGER)"));
   return engine;

@@ -167,13 +167,14 @@ test("an error with its place still has its hint", async (t) => {
 test("the file and the environment set how outlive work runs, and the environment wins", async (t) => {
   const cwd = folder(t, {
     "outlive.yaml":
-      "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  http: 9090\n  log: json\n",
+      "work:\n  processes: 4\n  concurrency:\n    mail: 5\n    render: 2\n  grace: 10s\n  semiSpace: 8\n  http: 9090\n  log: json\n",
   });
   const file = await load(cwd);
   assert.deepEqual(file.work, {
     processes: 4,
     concurrency: { mail: 5, render: 2 },
     grace: "10s",
+    semiSpace: 8,
     http: "9090",
     log: "json",
   });
@@ -183,15 +184,17 @@ test("the file and the environment set how outlive work runs, and the environmen
       OUTLIVE_WORK_PROCESSES: "2",
       OUTLIVE_WORK_CONCURRENCY: "mail=7",
       OUTLIVE_WORK_GRACE: "1m",
+      OUTLIVE_WORK_SEMI_SPACE: "2",
       OUTLIVE_WORK_HTTP: "off",
       OUTLIVE_WORK_LOG: "pretty",
     },
   });
-  assert.deepEqual(both.work, { processes: 2, concurrency: { mail: 7 }, grace: "1m", http: "off", log: "pretty" });
+  const work = { processes: 2, concurrency: { mail: 7 }, grace: "1m", semiSpace: 2, http: "off", log: "pretty" };
+  assert.deepEqual(both.work, work);
   assert.deepEqual(both.warnings, []);
   assert.deepEqual(
     file.values.filter(({ key }) => key.startsWith("work.")).map(({ source }) => source),
-    [2, 4, 6, 7, 8].map((line) => `outlive.yaml:${line}`),
+    [...[2, 4, 6, 7, 8, 9].map((line) => `outlive.yaml:${line}`), "default"],
   );
   const module = folder(t, {
     "outlive.config.ts": "export default {\n  work: {\n    concurrency: { mail: 5 },\n  },\n};\n",

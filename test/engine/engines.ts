@@ -9,7 +9,15 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { TestContext } from "node:test";
 import { checksumOf } from "../../src/stores/sqlite/checksums.ts";
-import { type Engine, type EngineOptions, type ErrorCode, Interruption, open, OutliveError } from "../../src/index.ts";
+import {
+  type Declared,
+  type Engine,
+  type EngineOptions,
+  type ErrorCode,
+  Interruption,
+  open,
+  OutliveError,
+} from "../../src/index.ts";
 
 /** No waiting between attempts, so that `runUntilIdle()` runs them all. */
 export const AT_ONCE = { base: "0ms", jitter: 0 } as const;
@@ -18,7 +26,7 @@ export const AT_ONCE = { base: "0ms", jitter: 0 } as const;
 export const PATIENT = { interval: "200ms", lease: "60s", probe: "50ms", sweep: "1s" } as const;
 
 /** An engine on a database that only this test has; closed after it, whatever runs. */
-export async function memory(t: TestContext, jobs: readonly object[], options: EngineOptions = {}): Promise<Engine> {
+export async function memory(t: TestContext, jobs: readonly Declared[], options: EngineOptions = {}): Promise<Engine> {
   const engine = await open("sqlite::memory:", { jobs, logger: false, ...options });
   t.after(() => engine.close({ grace: "0ms" }));
   return engine;

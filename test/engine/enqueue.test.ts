@@ -239,6 +239,20 @@ test("enqueueMany writes batches of 1,000 and reads no further ahead than one of
   assert.ok(ahead <= 1_000, `at most one batch is in memory, not ${ahead}`);
 });
 
+test("an input that enqueueMany refuses is reported when the batches ahead of it are durable", async (t) => {
+  const note = job<unknown>("note");
+  const engine = await memory(t, [note]);
+  function* many(): Generator<unknown> {
+    for (let n = 0; n < 2_200; n++) yield n;
+    yield () => {};
+  }
+  const batches: number[] = [];
+  const onBatch = (batch: readonly unknown[]): void => void batches.push(batch.length);
+  await assert.rejects(engine.enqueueMany(note as never, many() as Iterable<never>, { onBatch }), { code: "NOT_JSON" });
+  assert.deepEqual(batches, [1_000, 1_000]);
+  assert.equal((await engine.counts()).find(({ kind }) => kind === "note")?.ready, 2_000);
+});
+
 test("each gives every job of enqueueMany its own options, and a repetition with the same ids adds nothing", async (t) => {
   const note = job<{ n: number }>("note");
   const engine = await memory(t, [note]);

@@ -1,8 +1,10 @@
 // A full disk: a definite error to the caller, nothing half-written, nothing lost, and it works again when there is room. The
 // disk is real: a small tmpfs of the test's own, which only root may mount.
 import assert from "node:assert/strict";
+import { copyFileSync } from "node:fs";
+import { join } from "node:path";
 import { test } from "node:test";
-import { ErrorCode, job, OutliveError } from "../../src/index.ts";
+import { ErrorCode, job, open, OutliveError } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { SmallDisk } from "../support/small-disk.ts";
@@ -143,3 +145,33 @@ test(
     assert.equal((await next.get(id))?.state, "queued");
   },
 );
+
+test("a file on a full disk or on a read-only one says so when it is opened, and --read-only reads what is at rest there", async (t) => {
+  const disk = new SmallDisk(t, "1m");
+  const note = job<number>("note");
+  const engine = await disk.engine([note]);
+  const { id } = await engine.enqueue(note, 1);
+  // What a crash leaves: the job is in the log only.
+  const left = join(disk.folder, "left.db");
+  for (const end of ["", "-wal"]) copyFileSync(`${disk.path}${end}`, `${left}${end}`);
+  await engine.close();
+  const said = (opening: Promise<unknown>): Promise<string> =>
+    opening.then(
+      () => "opened",
+      (thrown: OutliveError) => `${thrown.code} ${thrown.what} ${thrown.hint}`,
+    );
+
+  disk.fill();
+  assert.match(await said(open(disk.url)), /^STORE_FULL .*disk is full\. .*Make room/);
+  assert.match(await said(open(disk.url, { readOnly: true })), /^STORE_FULL The disk of \S+jobs\.db is full\./);
+  disk.makeRoom();
+
+  disk.remount("ro");
+  assert.match(await said(open(disk.url)), /^STORE_READ_ONLY .*is on a disk that is mounted read-only\. .*--read-only/);
+  const reader = await open(disk.url, { readOnly: true });
+  assert.equal((await reader.get(id))?.input, 1);
+  await reader.close();
+  const unread = await said(open(`sqlite:${left}`, { readOnly: true }));
+  assert.match(unread, /^STORE_READ_ONLY .*Copy the file together with its -wal/);
+  disk.remount("rw");
+});

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { z } from "zod";
 import { connect } from "../../src/client.ts";
-import { type Engine, ErrorCode, job } from "../../src/index.ts";
+import { batch, type Engine, ErrorCode, job } from "../../src/index.ts";
 import { Place, untilState } from "../support/processes.ts";
 import { memory, says } from "./engines.ts";
 
@@ -62,6 +62,8 @@ test("a job that is not begun in time expires: by its own time, or that of its k
   assert.equal(await engine.result(own), 1);
   await assert.rejects(engine.enqueue(mail, { n: 1 }, { expires: "0ms" }), says(ErrorCode.optionInvalid, "expires"));
   assert.throws(() => job("x", { expires: "4000d" }), says(ErrorCode.optionInvalid, "expires"));
+  const ofBatch = { expires: "1h" } as object;
+  assert.throws(() => batch("x", ofBatch), says(ErrorCode.optionInvalid, "blocks of a batch do not expire"));
   assert.throws(() => job("x", { retention: { deadd: "1d" } as never }), says(ErrorCode.optionInvalid, "deadd"));
 });
 

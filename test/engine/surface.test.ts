@@ -33,11 +33,13 @@ const CLIENT = [
   "list",
   "openBatch",
   "parked",
+  "pause",
   "promote",
   "put",
   "remove",
   "report",
   "result",
+  "resume",
   "retry",
   "retryBatch",
   "retryParked",
@@ -48,19 +50,7 @@ const CLIENT = [
   "wait",
   "workers",
 ];
-const ENGINE = [
-  "health",
-  "limits",
-  "on",
-  "operator",
-  "pause",
-  "resume",
-  "runUntilIdle",
-  "start",
-  "watchFolder",
-  "why",
-  "work",
-];
+const ENGINE = ["health", "limits", "on", "operator", "runUntilIdle", "start", "watchFolder", "why", "work"];
 const OPERATOR = [
   "advice",
   "backup",

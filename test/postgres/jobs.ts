@@ -62,7 +62,7 @@ bookings.handle(async (row, run) => {
   });
 });
 
-export const { stepped, slow, poison, block, compute, share } = common;
+export const { stepped, slow, poison, tick, block, compute, share } = common;
 
 /** Pauses one tenant of `share`, over a connection of its own. */
 export const pauser = job<{ tenant: string }>("pauser", { retry });
@@ -71,4 +71,4 @@ pauser.handle(async ({ tenant }) => {
   await engine.limits.pause("fair", tenant, { reason: "a test" });
 });
 
-export const jobs = [transfer, stepped, slow, poison, block, compute, careful, bookings, share, pauser];
+export const jobs = [transfer, stepped, slow, poison, tick, block, compute, careful, bookings, share, pauser];

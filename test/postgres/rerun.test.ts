@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { enqueue } from "../../src/postgres.ts";
 import { withClient } from "../support/postgres.ts";
+import { polledForAll } from "../support/polled.ts";
 import { untilTrue } from "../support/processes.ts";
 import { slow } from "./jobs.ts";
 import { PostgresPlace } from "./place.ts";
@@ -71,7 +72,7 @@ test("the commit of one's own transaction wakes an idle worker; with wake: false
   await idle.untilFact("working");
   await withClient(place.url, async (listener) => {
     const heard: string[] = [];
-    listener.on("notification", ({ channel }) => heard.push(channel));
+    listener.on("notification", ({ channel, payload }) => payload !== "proof" && heard.push(channel));
     await listener.query(`LISTEN "${schema}_bell"`);
     await withClient(place.url, async (client) => {
       const add = (options: Parameters<typeof enqueue>[3] = {}): ReturnType<typeof enqueue> =>
@@ -147,4 +148,11 @@ for (const [durability, setting] of [
     await worker.stop({ grace: "0ms" });
     const seen = [...(await place.ledgerRows()).keys()].sort();
     assert.deepEqual(seen, [`INSERT ${setting}`, `UPDATE ${setting}`]);
+  });
+
+for (const kills of [false, true])
+  test(`a job whose process was killed before its wake-up starts soon${kills ? ", also if the process that polls for all was killed" : ""}`, async (t) => {
+    const place = await PostgresPlace.shared(t);
+    const start = (kind: string, poll: "1h" | "1s") => place.child({ heartbeat: {}, only: [kind], poll });
+    return polledForAll(t, { url: place.url, start, options: { postgres: { schema: place.schema } } }, kills);
   });

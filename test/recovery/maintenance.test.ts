@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
 import { Maintenance } from "../../src/recovery/maintenance.ts";
-import type { Liveness, LivenessTimes, Probe, ProcessState, WorkerRow } from "../../src/stores/liveness.ts";
+import type { Liveness, LivenessTimes, Neighbours, Probe, ProcessState, WorkerRow } from "../../src/stores/liveness.ts";
 import type { SomeVerbs } from "../../src/stores/observed.ts";
-import type { BeatAnswer, StoreNews, WorkerQuery } from "../../src/stores/port.ts";
+import type { BeatAnswer, Pending, StoreNews, WorkerQuery } from "../../src/stores/port.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { fixedRandom } from "../support/fixed-random.ts";
 import { aBeatAnswer, aWorkerRow, condemned, fakeStore, held, Recorder } from "../support/samples.ts";
@@ -21,6 +21,9 @@ interface Given {
   readonly liveness?: Partial<Liveness>;
   /** What the kernel says, by pid. */
   readonly processes?: Record<number, ProcessState>;
+  /** What waits, if this process is elected. */
+  readonly pending?: () => Pending;
+  readonly neighbours?: Neighbours;
 }
 
 /** A maintenance of w1 with everything that it did written down. */
@@ -67,7 +70,14 @@ function keep(given: Given = {}) {
     },
     purge: () => (at("purge"), Promise.resolve({ jobs: 0, incidents: 0, more: false })),
     losses: { open: () => Promise.resolve([]) },
-    upkeep: { tend: () => Promise.resolve(state.upkeep) },
+    upkeep: {
+      tend: () => Promise.resolve(state.upkeep),
+      pending: (kinds) => {
+        at(`pending ${kinds.join(",")}`);
+        return Promise.resolve(given.pending?.() ?? { now: false, nextInMs: null });
+      },
+    },
+    notify: (what) => at(what),
     condemn: (request) => {
       at(`recover ${request.worker.id}`);
       state.workers = state.workers.filter(({ id }) => id !== request.worker.id);
@@ -92,6 +102,7 @@ function keep(given: Given = {}) {
       events,
       newId: () => `id-${++ids}`,
       processState: ({ pid }) => given.processes?.[pid] ?? "unknown",
+      ...(given.neighbours && { neighbours: given.neighbours }),
     },
     {
       worker: given.worker ?? "w1",
@@ -100,8 +111,10 @@ function keep(given: Given = {}) {
       retention: { finishedMs: 1, incidentsMs: 2 },
       registered: { now: clock.now(), sentMono: clock.mono(), receivedMono: clock.mono() },
       schemaVersion: 1,
+      ...(given.pending && { pollMs: 1_000 }),
     },
     {
+      elected: (is) => void told.push(`elected ${is}`),
       loopLagMs: () => state.lagMs,
       beaten: (sentAtMono) => void told.push(`beaten ${sentAtMono - started}`),
       disowned: () => void told.push("disowned"),
@@ -607,4 +620,93 @@ test("after a time in which this watcher could not write, silence is counted fro
     const takenAt = Number(kept.of("recover w2")[0]!.split(" ").at(-1));
     assert.ok(takenAt - through[0]! >= 90_000, `blocked for ${blockedMs} ms, taken after ${takenAt - through[0]!} ms`);
   }
+});
+
+test("the last worker in the ring polls for all: it wakes them for what waits, and proves every few seconds that it polls", async () => {
+  const state = { now: false };
+  const { maintenance, clock, of, told } = keep({
+    worker: "w5",
+    workers: [aWorkerRow({ id: "w1", kinds: ["mail"] }), aWorkerRow({ id: "w3", kinds: ["mail", "sms"] })],
+    pending: () => ({ now: state.now, nextInMs: null }),
+  });
+  maintenance.start();
+  await clock.advance(4_200);
+  assert.deepEqual(told, ["elected true"]);
+  assert.equal(of("pending mail,sms").length, 4, "at once when it is elected, then every second");
+  assert.deepEqual([of("proof").length, of("wake").length], [1, 0]);
+  state.now = true;
+  await clock.advance(2_000);
+  assert.deepEqual([of("proof").length, of("wake").length], [2, 2]);
+});
+
+test("a worker that is not the last in the ring polls for none, and does as soon as those after it have ended", async () => {
+  const last = aWorkerRow({ id: "w9" });
+  const { maintenance, clock, of, state, told } = keep({
+    workers: [last],
+    pending: () => ({ now: true, nextInMs: null }),
+  });
+  maintenance.start();
+  await clock.advance(5_000);
+  assert.deepEqual([told, of("pending"), of("wake"), of("proof")], [[], [], [], []]);
+  state.workers = [{ ...last, state: "recovering" }];
+  await clock.advance(260);
+  assert.deepEqual([told, of("wake").length, of("proof").length], [["elected true"], 1, 1]);
+});
+
+test("where a server elects one process, that one polls for all, as soon as something is due, until another is elected", async () => {
+  const liveness = { is: true };
+  const { maintenance, clock, of, told } = keep({
+    workers: [aWorkerRow({ id: "w9" })],
+    liveness: { leads: () => Promise.resolve(liveness.is) },
+    pending: () => ({ now: false, nextInMs: 300 }),
+  });
+  maintenance.start();
+  await clock.advance(1_000);
+  assert.deepEqual(told, ["elected true"]);
+  const polls = of("pending").length;
+  assert.ok(polls >= 3, `${polls} polls within a second`);
+  liveness.is = false;
+  await clock.advance(1_000);
+  const after = of("pending").length;
+  await clock.advance(5_000);
+  assert.deepEqual([told, of("pending").length], [["elected true", "elected false"], after]);
+});
+
+test("a poll that fails is reported, and proves nothing", async () => {
+  const { maintenance, clock, of, events } = keep({
+    workers: [],
+    pending: () => {
+      throw new Error("busy");
+    },
+  });
+  maintenance.start();
+  await clock.advance(1_000);
+  assert.deepEqual(of("proof"), []);
+  assert.ok(events.of("store.failed").length > 0);
+});
+
+test("a hint that a neighbour has ended makes it look at once, and without a proof nothing is taken", async () => {
+  let ended: (worker: string) => void = () => {};
+  const known: string[][] = [];
+  const processes: Record<number, ProcessState> = { 7: "alive" };
+  const { maintenance, clock, of, state } = keep({
+    workers: [aWorkerRow({ id: "w2", pid: 7 })],
+    processes,
+    neighbours: {
+      know: (workers) => void known.push(workers.map(({ id }) => id)),
+      onEnded: (listener) => void (ended = listener),
+      close: () => {},
+    },
+  });
+  maintenance.start();
+  await clock.advance(260);
+  assert.deepEqual(known, [["w2"]]);
+  ended("w2");
+  ended("nobody");
+  await clock.advance(200);
+  assert.deepEqual([of("recover"), state.workers.length], [[], 1]);
+  processes[7] = "gone";
+  ended("w2");
+  await clock.advance(1);
+  assert.deepEqual(of("recover").length, 1, "long before the next probe");
 });

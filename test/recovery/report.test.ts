@@ -89,7 +89,7 @@ WAL Checkpointed: 145 frames
 Orphaned Jobs Found: 3
   - abc123: retry (attempt 2/3)
   - def456: retry (attempt 3/3)
-  - ghi789: failed (max attempts exceeded)
+  - ghi789: quarantined (max attempts exceeded)
 
 Dead Workers: 1
   - worker-001 (last heartbeat: 5m ago)

@@ -28,7 +28,7 @@ test("it goes on until the store has no more, and adds up what went", async () =
       return Promise.resolve({ jobs: 500, incidents: 2, more: asked.length < 4 });
     },
   });
-  assert.deepEqual(await purge(store), { jobs: 2_000, incidents: 8, refused: null });
+  assert.deepEqual(await purge(store), { jobs: 2_000, incidents: 8, refused: null, more: false });
   assert.equal(asked.length, 4);
   for (const request of asked) {
     assert.deepEqual(request, { finishedOlderThanMs: 604_800_000, incidentsOlderThanMs: 7_776_000_000, limit: 500 });
@@ -45,7 +45,7 @@ test("a batch that removed nothing but says that there is more is not the end", 
 test("one sweep ends after two hundred batches, whatever is left", async () => {
   let batches = 0;
   const store = fakeStore({ purge: () => (batches++, Promise.resolve({ jobs: 1, incidents: 0, more: true })) });
-  assert.deepEqual(await purge(store), { jobs: 200, incidents: 0, refused: null });
+  assert.deepEqual(await purge(store), { jobs: 200, incidents: 0, refused: null, more: true });
   assert.equal(batches, 200);
 });
 
@@ -66,7 +66,12 @@ test("a job that can't be deleted does not end the sweep: the first of them come
         ...(batches > 1 && { refused: { jobs: 2, jobId: `job-${batches}`, error } }),
       }),
   });
-  assert.deepEqual(await purge(store), { jobs: 12, incidents: 0, refused: { jobs: 4, jobId: "job-2", error } });
+  assert.deepEqual(await purge(store), {
+    jobs: 12,
+    incidents: 0,
+    refused: { jobs: 4, jobId: "job-2", error },
+    more: false,
+  });
 });
 
 test("between two batches other processes get at the store, and the sweep ends as soon as `goOn` says no", async () => {

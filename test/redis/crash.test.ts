@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kinds } from "../support/jobs.ts";
+import { polledForAll } from "../support/polled.ts";
 import { untilState, untilTrue } from "../support/processes.ts";
 import { RedisPlace, SHORT } from "./place.ts";
 
@@ -83,3 +84,10 @@ test("what a dead attempt has finished is kept, and a shutdown by SIGTERM costs 
   const job = await engine.get(long);
   assert.deepEqual([job!.state, job!.counters.crashes, job!.counters.errors], ["queued", 0, 0]);
 });
+
+for (const kills of [false, true])
+  test(`a job whose process was killed before its wake-up starts soon${kills ? ", also if the process that polls for all was killed" : ""}`, async (t) => {
+    const place = await RedisPlace.shared(t);
+    const start = (kind: string, poll: "1h" | "1s") => place.child({ heartbeat: {}, only: [kind], poll });
+    return polledForAll(t, { url: place.url, start }, kills);
+  });

@@ -88,7 +88,7 @@ test("R5: a removal, a cancel of a family and a list take a bounded piece in one
   assert.deepEqual(purged, { jobs: 100, incidents: 0, more: true });
   // A page of the list reads at most 160 pages of 64 rows in one call.
   await connection.command("HSET", `${connection.tag}meta`, "row", String(64 * 1_000));
-  const [, stopped] = (await connection.eval("list", ["9007199254740991", "10", "5", "", "", "", "", ""])) as string[];
+  const [, stopped] = (await connection.eval("list", ["9007199254740991", "10", "2", "", "", "", "", ""])) as string[];
   assert.equal(stopped, String((1_000 - 159) * 64));
 });
 
@@ -242,6 +242,26 @@ test("R12 R14 R16: a user without channels is refused with the rights that are m
   await engine.cancel(id);
   assert.deepEqual(await engine.operator.integrity().then(({ findings }) => findings), []);
   await call("ACL", "LOG", "RESET");
+});
+
+test("R13: what an idle worker sends is bounded, also when it is alone and polls for all", async (t) => {
+  const server = await ownRedis(t);
+  const place = new RedisPlace(t, server.url());
+  await place.child({ heartbeat: {}, poll: "1s" }).untilFact("working");
+  const call = await callsOn(t, server);
+  const stats = async (): Promise<{ sent: number; proofs: number }> => {
+    const text = String(await call("INFO", "commandstats"));
+    const calls = [...text.matchAll(/^cmdstat_(\S+?):calls=(\d+)/gm)];
+    const of = (names: RegExp): number =>
+      calls.filter(([, name]) => names.test(name!)).reduce((sum, [, , count]) => sum + Number(count), 0);
+    return { sent: of(/^(evalsha|eval|set|pexpire|ping|publish|pubsub\|\w+)$/), proofs: of(/^publish$/) };
+  };
+  // From one of its proofs to the next are four seconds of its own clock.
+  const first = await untilTrue(stats, ({ proofs }) => proofs >= 1, "it shows that it polls");
+  const second = await untilTrue(stats, ({ proofs }) => proofs > first.proofs, "it shows it again");
+  const perSecond = (second.sent - first.sent) / 4 / (second.proofs - first.proofs);
+  t.diagnostic(`${perSecond} commands in a second`);
+  assert.ok(perSecond <= 12, `${perSecond} commands in a second`);
 });
 
 test("R17: two versions of the scripts work side by side on one store", async (t) => {

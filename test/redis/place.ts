@@ -17,8 +17,13 @@ export const SHORT = { ...PATIENT, lease: "3s" } as const;
 export interface ChildOptions {
   readonly concurrency?: number;
   readonly heartbeat?: NonNullable<EngineOptions["heartbeat"]>;
+  readonly poll?: NonNullable<EngineOptions["poll"]>;
+  /** The kinds that it runs, by name. Default: all. */
+  readonly only?: readonly string[];
   /** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
   readonly elsewhere?: boolean;
+  /** Where it is killed (kill-at-redis.ts). */
+  readonly killAt?: string;
 }
 
 const NODE_OPTIONS = ["--disable-warning=ExperimentalWarning"];
@@ -51,12 +56,25 @@ export class RedisPlace {
     rmSync(this.#folder, { recursive: true, force: true, maxRetries: 10 });
   }
 
-  child({ concurrency = 10, heartbeat = PATIENT, elsewhere = false }: ChildOptions = {}): Child {
+  child({
+    concurrency = 10,
+    heartbeat = PATIENT,
+    poll = "200ms",
+    only,
+    elsewhere = false,
+    killAt,
+  }: ChildOptions = {}): Child {
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
+    const killer = fileURLToPath(new URL("../support/kill-at-redis.ts", import.meta.url));
+    const execArgv = [...NODE_OPTIONS, ...(killAt === undefined ? [] : ["--import", killer])];
     const child = new Child(
-      fork(file, [this.url, JSON.stringify({ concurrency, heartbeat, poll: "200ms" })], {
-        ...(elsewhere ? ELSEWHERE : { execArgv: NODE_OPTIONS }),
-        env: { ...process.env, OUTLIVE_EFFECTS: this.#effects },
+      fork(file, [this.url, JSON.stringify({ concurrency, heartbeat, poll, only })], {
+        ...(elsewhere ? ELSEWHERE : { execArgv }),
+        env: {
+          ...process.env,
+          OUTLIVE_EFFECTS: this.#effects,
+          ...(killAt !== undefined && { OUTLIVE_KILL_AT: killAt }),
+        },
         stdio: ["ignore", "inherit", "pipe", "ipc"],
       }),
     );

@@ -1,6 +1,7 @@
 // What happens to the server itself: it is started again, goes back, is emptied, is full, or is not fit for jobs. Each test has one of its own.
 import assert from "node:assert/strict";
 import { cpSync, rmSync } from "node:fs";
+import { type AddressInfo, createConnection, createServer } from "node:net";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
@@ -220,6 +221,69 @@ test("a user without dangerous commands can do everything that a worker needs", 
   assert.equal(await engine.result(id, { timeout: "30s" }), null);
   const [worker] = await engine.workers();
   assert.notEqual(worker!.lock.name, null);
+});
+
+test("jobs that ended badly are listed by pages, newest first, from their sets or, if there are too many, from the records", async (t) => {
+  const server = await ownRedis(t);
+  const engine = await new RedisPlace(t, server.url()).engine();
+  const ids = Array.from({ length: 1_100 }, (_, n) => `job-${String(n).padStart(4, "0")}`);
+  await engine.enqueueMany(kinds.slow, Array(1_100).fill({ ms: 1 }), { each: (_, n) => ({ id: ids[n]! }) });
+  const listed = async (): Promise<string[]> => {
+    const found: string[] = [];
+    for (let after: string | undefined; ;) {
+      const page = await engine.list({ state: "cancelled", limit: 70, ...(after !== undefined && { after }) });
+      found.push(...page.jobs.map(({ id }) => id));
+      if (page.next === null) return found;
+      after = page.next;
+    }
+  };
+  assert.deepEqual(await listed(), []);
+  const some = ids.filter((_, n) => n % 3 === 0);
+  await Promise.all(some.map((id) => engine.cancel(id)));
+  assert.deepEqual(await listed(), some.toReversed());
+  assert.deepEqual(
+    (await engine.list({ state: "cancelled", text: "-0003", limit: 9 })).jobs.map(({ id }) => id),
+    ["job-0003"],
+  );
+  assert.equal((await engine.list({ state: "cancelled", kind: "no-such-kind", limit: 9 })).jobs.length, 0);
+  await Promise.all(ids.filter((id) => !some.includes(id)).map((id) => engine.cancel(id)));
+  assert.deepEqual(await listed(), ids.toReversed());
+});
+
+/** A proxy that counts no subscriber of a worker's channel, like one that sees only its own. */
+async function hidingProxy(t: TestContext, port: number): Promise<number> {
+  const proxy = createServer((client) => {
+    const server = createConnection(port, "127.0.0.1");
+    client.on("data", (data) => server.write(data));
+    server.on("data", (data: Buffer) =>
+      client.write(data.toString("latin1").replaceAll(/(w:[^\r\n]+\r\n):[1-9]\r\n/g, "$1:0\r\n"), "latin1"),
+    );
+    for (const [one, other] of [
+      [client, server],
+      [server, client],
+    ] as const)
+      one.on("error", () => {}).once("close", () => other.destroy());
+  });
+  await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+  t.after(() => proxy.close());
+  return (proxy.address() as AddressInfo).port;
+}
+
+test("a worker behind a proxy that hides subscriptions takes no lock, works, and advice names it", async (t) => {
+  const server = await ownRedis(t);
+  const url = new URL(server.url());
+  url.port = String(await hidingProxy(t, server.port));
+  const place = new RedisPlace(t, url.href);
+  const engine = await place.engine();
+  const child = place.child();
+  await child.untilFact("working");
+  const { id } = await engine.enqueue(kinds.slow, { ms: 1 });
+  assert.equal(await engine.result(id, { timeout: "30s" }), null);
+  const [worker] = await engine.workers();
+  assert.equal(worker!.lock.name, null);
+  const [found] = (await engine.operator.advice()).filter(({ text }) => /own subscriptions/.test(text));
+  assert.equal(found?.level, "warning");
+  assert.ok(found.text.includes(worker!.id));
 });
 
 async function restarts(server: RedisServer, how: "kill" | "stop"): Promise<void> {

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Registry } from "prom-client";
+import { z } from "zod";
 import { attachMetrics } from "../../src/metrics.ts";
 import { request } from "../../src/requests.ts";
 import { answers } from "../../src/testing/index.ts";
@@ -56,4 +57,41 @@ test("requests by kind and key, disabled endpoints, unknown outcomes, and a retr
   assert.match(shown, /outlive_requests_total\{kind="pay",host="pay\.example",class="network"\} 1/);
   assert.match(shown, /outlive_requests_total\{kind="pay",host="pay\.example",class="2xx"\} 1/);
   assert.doesNotMatch(shown + JSON.stringify(await engine.get(id)), /t0p/);
+});
+
+test("people are shown URLs without the values of their query, and headers by allow-list", async (t) => {
+  const place = new Place(t);
+  const { network } = answers({
+    "GET https://fails.example/*": 404,
+    "GET https://works.example/*": { text: "ok", headers: { "content-type": "text/plain", "x-session": "s3cr3t" } },
+  });
+  const get = request("get", {
+    input: z.string(),
+    method: "GET",
+    send: (host) => ({ url: `https://${host}.example/a?token=t0p` }),
+  });
+  const headers: unknown[] = [];
+  get.onResponse((answer) => void headers.push(answer.headers["x-session"]));
+  const lines: string[] = [];
+  const write = (line: string): void => void lines.push(line);
+  const logger = { debug: write, info: write, warn: write, error: write };
+  const engine = await place.engine({ jobs: [get], network, logger });
+  const ended: string[] = [];
+  engine.on("request.ended", (event) => void ended.push(JSON.stringify(event)));
+  const { run, json } = cliOn(t, place.url);
+  const failing = await engine.enqueue(get, "fails");
+  const working = await engine.enqueue(get, "works");
+  const worker = await engine.start();
+  await assert.rejects(engine.result(failing.id), /GET https:\/\/fails\.example\/a\?token=\.\.\.: answered 404/);
+  await engine.result(working.id);
+  const callback = `${working.id}.response.1`;
+  await engine.result(callback);
+  await worker.stop();
+  assert.deepEqual(headers, ["s3cr3t"], "the callback has all headers");
+  assert.match(ended.join("\n"), /GET https:\/\/works\.example\/a\?token=\.\.\./);
+  const asJson = JSON.stringify((await json("job", callback)).value);
+  const views = [(await run("job", failing.id)).stdout, (await run("job", callback)).stdout, asJson];
+  assert.doesNotMatch([...ended, ...lines, ...views].join("\n"), /t0p|s3cr3t/);
+  assert.match(asJson, /"content-type":"text\/plain".*"x-session":"\.\.\."/);
+  assert.match((await run("job", callback, "--full")).stdout, /s3cr3t/);
 });

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import {
+  type Declared,
   type Engine,
   type EngineEvent,
   ErrorCode,
@@ -11,6 +12,15 @@ import {
   type Scheduled,
   type ScheduleOptions,
 } from "../../src/index.ts";
+import { toStoredError } from "../../src/job/errors.ts";
+import { EventBus } from "../../src/job/events.ts";
+import { setRow } from "../../src/job/schedules.ts";
+import { systemRandom } from "../../src/platform/clock.ts";
+import { ScheduleDeclaration, specOf } from "../../src/schedules/declaration.ts";
+import { ScheduleFiring } from "../../src/schedules/firing.ts";
+import { Database } from "../../src/stores/sqlite/database.ts";
+import { migrate } from "../../src/stores/sqlite/schema.ts";
+import { sqliteStore } from "../../src/stores/sqlite/store.ts";
 import { type VirtualClock, virtualClock } from "../../src/testing/index.ts";
 import { says } from "../engine/engines.ts";
 
@@ -27,7 +37,7 @@ interface Place {
   readonly runs: { readonly input: string; readonly scheduled: Scheduled | undefined }[];
 }
 
-async function placeFor(t: TestContext, jobsOf: (runs: Place["runs"]) => readonly object[]): Promise<Place> {
+async function placeFor(t: TestContext, jobsOf: (runs: Place["runs"]) => readonly Declared[]): Promise<Place> {
   const clock = virtualClock(START);
   const events: EngineEvent[] = [];
   const runs: Place["runs"] = [];
@@ -226,7 +236,7 @@ test("a paused schedule fires nothing; what was due meanwhile is missed, also wh
   const { clock, engine, runs, report } = await place(t);
   await engine.schedules.set("hourly", report, { every: "1h", input: "x" });
   await engine.start();
-  await engine.schedules.pause("hourly", { reason: "a migration", by: "ann" });
+  await engine.schedules.pause("hourly", { reason: "a migration", actor: "ann" });
   clock.freeze(3 * HOUR + 10 * MINUTE);
   await clock.advance(2_000);
   assert.deepEqual(ats(runs), []);
@@ -362,4 +372,47 @@ test("what is not a schedule is refused with what to do", async (t) => {
   await assert.rejects(engine.schedules.pause("none"), says(ErrorCode.notFound, "none"));
   assert.deepEqual(await engine.schedules.list(), [], "nothing was stored");
   assert.throws(() => schedule("bad", report, {}), says(ErrorCode.optionInvalid, /either cron or every/));
+});
+
+/** Moves the clock until this has ended. */
+async function ended<T>(clock: VirtualClock, promise: Promise<T>): Promise<T> {
+  let isDone = false;
+  const watched = promise.finally(() => (isDone = true));
+  watched.catch(() => {});
+  while (!isDone) await clock.advance(5);
+  return watched;
+}
+
+test("schedules that this process can't fire do not hide what is due behind them", async (t) => {
+  const clock = virtualClock(START);
+  const db = new Database({ path: ":memory:" });
+  migrate(db);
+  let ids = 0;
+  const store = sqliteStore({ db, clock, random: systemRandom, newId: () => `id-${ids++}`, wakeup: null });
+  t.after(async () => {
+    const closing = store.close();
+    await clock.advance(1_000);
+    await closing;
+  });
+  const report = job<string>("report");
+  await store.declare([report.settings]);
+  const rowOf = async (name: string, input: ScheduleOptions<string>["input"], origin: "api" | "code") => {
+    const options = { every: "1h", input } as object as ScheduleOptions<never>;
+    const { calendar, ...spec } = await specOf(
+      new ScheduleDeclaration(name, report as never, options),
+      origin,
+      clock.now(),
+    );
+    return setRow(null, spec, clock.now(), calendar.next)!;
+  };
+  const computed = Array.from({ length: 2_100 }, (_, i) => rowOf(`computed-${i}`, ({ at }) => at, "code"));
+  const rows = [...(await Promise.all(computed)), await rowOf("stored", "an input", "api")];
+  await ended(clock, Promise.all(rows.map((row) => store.schedules!.write(row))));
+  clock.freeze(HOUR);
+  const events = new EventBus(toStoredError);
+  const deps = { store, clock, events, declared: new Map(), worker: () => "worker", oftenMs: HOUR, pollMs: () => HOUR };
+  const firing = new ScheduleFiring(deps, store.schedules!);
+  await ended(clock, firing.fire());
+  assert.equal((await ended(clock, store.schedules!.fired("stored", 10))).length, 1);
+  assert.notEqual(await ended(clock, firing.fire()), 0, "and what stays due is not asked for again at once");
 });

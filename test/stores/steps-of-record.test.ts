@@ -27,6 +27,9 @@ const SQLITE_STEPS = [
   "doors 36b69f44acbe39e",
   "operations 9a7b4e09de39e82",
   "traces 7c8d05268a6aab0",
+  "order of all kinds 7c522d78c72dd32",
+  "attempts 15f51590bbb93e4",
+  "pages of parts 2203191b95ce6b1",
 ];
 
 const POSTGRES_STEPS = [
@@ -54,6 +57,10 @@ const POSTGRES_STEPS = [
   "operations ce485ca17d5858a",
   "open gates 2ec239581f99c1f",
   "traces 8a0abca6f13b052",
+  "order of all kinds fade66dc64be601",
+  "attempts 768fa7243f8753e",
+  "pages of parts 4a539b0900ab73e",
+  "plain jobs 753c6ecb8c94779",
 ];
 
 const EDITED =

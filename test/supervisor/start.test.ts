@@ -1,6 +1,6 @@
 // What `outlive work` says when it can't begin, and what it takes for a job.
 import assert from "node:assert/strict";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -8,8 +8,9 @@ import { findModules, loadJobs } from "../../src/cli/supervisor/job-modules.ts";
 import { loadConfig } from "../../src/engine/config.ts";
 import { listenAddress } from "../../src/engine/option-checks.ts";
 import { OutliveError } from "../../src/index.ts";
+import { slow } from "../support/jobs.ts";
 import { untilTrue } from "../support/processes.ts";
-import { Fleet } from "./fleet.ts";
+import { Fleet, JOBS } from "./fleet.ts";
 
 const OUTLIVE = fileURLToPath(new URL("../../src/index.ts", import.meta.url));
 
@@ -102,6 +103,8 @@ for (const [args, what] of [
   [["--store", "sqlite::memory:"], /can't share sqlite::memory:/],
   [["--grace", "soon"], /--grace/],
   [["--log", "loud"], /Use "pretty" or "json"/],
+  [["--middleware", "none.ts"], /The module none\.ts of the middleware is not there/],
+  [["--middleware", JOBS], /has no middleware as its default export/],
 ] as const) {
   test(`it refuses ${args.join(" ")} before anything is started`, async (t) => {
     const supervised = new Fleet(t).work({ args });
@@ -136,6 +139,37 @@ test("processes, http and the like may be set by file and environment; a flag wi
     (await engine.workers()).map(({ concurrency }) => concurrency),
     [3],
   );
+});
+
+test("middleware that the configuration names is around the attempts of the workers, and hears the supervisor's recoveries", async (t) => {
+  const fleet = new Fleet(t);
+  const { folder } = fleet.place;
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(join(folder, "outlive.yaml"), "work:\n  middleware: [outer.ts, inner.ts]\n");
+  const noting = (name: string): string => `import { appendFileSync } from "node:fs";
+    const note = (text) => appendFileSync(${JSON.stringify(join(folder, "noted"))}, text + "\\n");
+    export default {
+      attempt: ({ kind }, next) => (note("${name} " + kind), next()),
+      event: ({ name, jobId }) => name === "job.recovered" && note("${name} recovered " + (process.send ? "in a worker" : "in the supervisor")),
+    };`;
+  for (const name of ["outer", "inner"]) writeFileSync(join(folder, `${name}.ts`), noting(name));
+  const engine = await fleet.place.engine();
+  const supervised = fleet.work();
+  const [pid] = await supervised.working();
+  const { id } = await engine.enqueue(slow, { ms: 600_000 });
+  const noted = (count: number): Promise<string[]> =>
+    untilTrue(
+      () => readFileSync(join(folder, "noted"), { encoding: "utf8", flag: "a+" }).split("\n").slice(0, -1),
+      (lines) => lines.length >= count,
+      `${count} lines were noted`,
+    );
+  assert.deepEqual(await noted(2), ["outer slow", "inner slow"]);
+  process.kill(pid!, "SIGKILL");
+  assert.deepEqual((await noted(6)).slice(2, 4), [
+    "outer recovered in the supervisor",
+    "inner recovered in the supervisor",
+  ]);
+  await engine.cancel(id);
 });
 
 test("FR-003 a start-up recovery that finds nothing is logged, and the periodic passes of a supervisor are not", async (t) => {

@@ -43,7 +43,7 @@ const PAGES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     search: 'const search = (await import("outlive")).job<string>("search");',
     count: 'const count = (await import("outlive")).job<number>("count");',
   },
-  "docs/operations.md": { registry: 'declare const registry: import("prom-client").Registry;' },
+  "docs/telemetry.md": { registry: 'declare const registry: import("prom-client").Registry;' },
   "docs/postgres.md": {
     cents: "declare const cents: number;",
     order: "declare const order: string;",

@@ -77,6 +77,13 @@ poison.handle(async (input, run) => {
   await new Promise(() => setInterval(() => {}, 1_000));
 });
 
+/** Ends at once, so that its worker claims others ahead. `kills`: the first attempt kills its process. */
+export const tick = job<{ n: number; kills?: boolean }>("tick", { retry });
+tick.handle(({ kills = false }, run) => {
+  effect(`tick ${run.id} attempt ${run.attempt}`);
+  if (kills && run.attempt === 1) process.kill(process.pid, "SIGKILL");
+});
+
 /** Leaves a function behind that writes until it is refused, long after the handler's end. */
 export const loose = job<null>("loose", { retry });
 loose.handle((_, run) => {
@@ -159,5 +166,19 @@ pauser.handle(async ({ tenant }) => {
   await engine.limits.pause("fair", tenant, { reason: "a test" });
 });
 
-export const kinds = { transfer, stepped, slow, poison, loose, block, compute, ward, family, crowd, share, pauser };
+export const kinds = {
+  transfer,
+  stepped,
+  slow,
+  poison,
+  tick,
+  loose,
+  block,
+  compute,
+  ward,
+  family,
+  crowd,
+  share,
+  pauser,
+};
 export const jobs = Object.values(kinds);

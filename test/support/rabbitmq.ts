@@ -1,9 +1,8 @@
-// RabbitMQ as tests ask for it: one broker for the whole run, names of kinds that no other test has, and a broker of its own for a test that kills
-// it. The shared one is started by the first that asks (scripts/test.mjs, over a socket).
+// RabbitMQ as tests ask for it: one broker for the whole run, and names of kinds that no other test has. It is started by the first that asks
+// (scripts/test.mjs, over a socket). A test that kills a broker makes one of its own.
 import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
-import type { TestContext } from "node:test";
-import { type RabbitmqOptions, RabbitmqServer } from "../../proof/servers/rabbitmq-server.ts";
+import { RabbitmqServer } from "../../proof/servers/rabbitmq-server.ts";
 
 export { RabbitmqServer };
 
@@ -43,16 +42,4 @@ function answerOf(socket: string): Promise<string> {
 /** A name of a kind or queue that no other test has. */
 export function freshKind(): string {
   return `t${randomBytes(6).toString("hex")}`;
-}
-
-/** A broker of this test's own, gone when the test has ended. */
-export async function ownRabbitmq(t: TestContext, options: RabbitmqOptions = {}): Promise<RabbitmqServer> {
-  const server = await RabbitmqServer.create(options);
-  const destroyNow = (): void => server.destroyNow();
-  process.once("exit", destroyNow);
-  t.after(async () => {
-    process.off("exit", destroyNow);
-    await server.destroy();
-  });
-  return server;
 }

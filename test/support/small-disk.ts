@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, statfsSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
-import { type Engine, open } from "../../src/index.ts";
+import { type Declared, type Engine, open } from "../../src/index.ts";
 
 export class SmallDisk {
   readonly folder = mkdtempSync(join(tmpdir(), "outlive-disk-"));
@@ -29,7 +29,7 @@ export class SmallDisk {
     );
   }
 
-  async engine(jobs: readonly object[]): Promise<Engine> {
+  async engine(jobs: readonly Declared[]): Promise<Engine> {
     const engine = await open(this.url, { jobs, logger: false });
     this.#engines.push(engine);
     return engine;
@@ -44,6 +44,11 @@ export class SmallDisk {
   fill(): void {
     writeFileSync(this.#ballast, Buffer.alloc(this.freeBytes));
     assert.equal(this.freeBytes, 0);
+  }
+
+  remount(how: "ro" | "rw"): void {
+    const { status, stderr } = spawnSync("mount", ["-o", `remount,${how}`, this.folder], { encoding: "utf8" });
+    assert.equal(status, 0, stderr);
   }
 
   makeRoom(): void {

@@ -229,13 +229,13 @@ test("several processes are one: counters are summed, what the store says is not
   assert.match(text, /^outlive_store_up 1$/m);
 });
 
-test("the table in docs/operations.md, the alerts and the dashboard name the metrics that there are", async () => {
+test("the table in docs/telemetry.md, the alerts and the dashboard name the metrics that there are", async () => {
   await using engine = await open("sqlite::memory:", { jobs: [good], logger: false });
   const registry = new Registry();
   attachMetrics(engine, { registry });
   const names = new Set(registry.getMetricsAsArray().map(({ name }) => name));
   const read = (name: string): string => readFileSync(new URL(`../../docs/${name}`, import.meta.url), "utf8");
-  const table = read("operations.md").match(/(?<=^\| `)outlive_\w+/gm) ?? [];
+  const table = read("telemetry.md").match(/(?<=^\| `)outlive_\w+/gm) ?? [];
   assert.deepEqual(table.toSorted(), [...names].sort());
   const dashboard = JSON.parse(read("grafana.json")) as { panels: { targets?: { expr: string }[] }[] };
   const used = [...dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr)), read("alerts.yaml")]

@@ -1,13 +1,19 @@
 // Compile-time tests of options: wrong durations and misspelt keys do not compile. Checked by `npm run typecheck`; nothing here
 // runs.
+import { connect } from "../../src/client.ts";
 import {
+  batch,
+  collection,
   type Duration,
   type Engine,
   type EngineOptions,
   job,
   type KindOptions,
+  open,
+  schedule,
   type WorkOptions,
 } from "../../src/index.ts";
+import { request } from "../../src/requests.ts";
 
 export const right: Duration[] = ["0ms", "250ms", "30s", "5m", "12h", "7d", "1.5h"];
 
@@ -78,4 +84,33 @@ export async function calls(engine: Engine): Promise<void> {
     // @ts-expect-error there is no such field
     void event.decided;
   });
+}
+
+const mail = job("mail", { timeout: "5s" });
+const hook = request("hook", { method: "GET", send: () => ({ url: "https://example.com" }) });
+const rows = batch("rows");
+const scan = collection("scan", { series: ["files"] });
+const nightly = schedule("nightly", mail, { cron: "0 3 * * *", input: null });
+const unnamed = job<{ n: number }>("unnamed");
+
+export async function kinds(): Promise<void> {
+  const engine = await open("sqlite::memory:", { jobs: [mail, hook, rows, scan, nightly] });
+  await engine.start({ concurrency: { mail: 2, hook: 100, "hook.response": 5, rows: 1, scan: 1 } });
+  // @ts-expect-error misspelt
+  await engine.start({ concurrency: { mial: 2 } });
+  // @ts-expect-error the schedule is not a kind
+  await engine.runUntilIdle({ concurrency: { nightly: 2 } });
+  // The compiler knows the name only of a job whose types it inferred itself.
+  const other = await open("sqlite::memory:", { jobs: [mail, unnamed] });
+  await other.work({ concurrency: { unnamed: 2 } });
+  // @ts-expect-error not made by job()
+  await open("sqlite::memory:", { jobs: [{ name: "mail" }] });
+  // @ts-expect-error a text
+  await open("sqlite::memory:", { jobs: ["mail"] });
+  // @ts-expect-error misspelt
+  await open("sqlite::memory:", { jobs: [mail], hartbeat: {} });
+  // @ts-expect-error not made by job()
+  await connect("sqlite::memory:", { jobs: [{ name: "mail" }] });
+  const any: Engine = engine;
+  await any.start({ concurrency: { whatever: 1 } });
 }

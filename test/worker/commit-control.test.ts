@@ -33,7 +33,7 @@ function committing(
     stepped: () => assert.fail("not asked"),
     ticked: () => {},
   });
-  executor.begin(aClaim({ deadlineInMs }));
+  executor.hold(aClaim({ deadlineInMs })).start();
   const ends = (): string[] => settled.map(({ change: { name, to, reason } }) => `${name} ${to}: ${reason}`);
   return { clock, events, executor, ends, committed, settled };
 }

@@ -38,7 +38,7 @@ function executor(given: Given = {}) {
     settled,
     state,
     executor: running,
-    begin: (job: Partial<ClaimedJob> & { readonly id?: string } = {}) => running.begin(aClaim(job)),
+    begin: (job: Partial<ClaimedJob> & { readonly id?: string } = {}) => running.hold(aClaim(job)).start(),
     /** "change to: reason" of everything settled so far. */
     ends: () =>
       settled.map(({ change: { name, to, reason } }) => `${name} ${to}${reason === null ? "" : `: ${reason}`}`),

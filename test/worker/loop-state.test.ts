@@ -9,7 +9,9 @@ import {
   isTurning,
   type LoopEvent,
   type LoopState,
+  PollPace,
 } from "../../src/worker/loop-state.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
 const EVENTS: readonly LoopEvent[] = ["wake", "ring", "tick", "due", "ended", "failed", "retry", "close"];
 
@@ -90,4 +92,32 @@ test("a worker claims from its start to its end, except while it may not trust i
       expected,
       state,
     );
+});
+
+test("a worker polls seldom while proofs arrive, says once when they end and when they are back, and the elected one reads schedules often", async () => {
+  const clock = virtualClock();
+  const said: boolean[] = [];
+  const pace = new PollPace(clock, 1_000, (proved) => said.push(proved));
+  assert.deepEqual([pace.everyMs, pace.validMs], [1_000, Number.POSITIVE_INFINITY], "nothing is proved yet");
+  pace.proved();
+  assert.deepEqual([pace.everyMs, pace.schedulesMs, pace.validMs], [10_000, 10_000, 10_000]);
+  pace.isElected = true;
+  assert.deepEqual([pace.everyMs, pace.schedulesMs], [10_000, 1_000]);
+  pace.isElected = false;
+  await clock.advance(9_000);
+  assert.deepEqual([pace.everyMs, pace.validMs], [10_000, 1_000]);
+  await clock.advance(1_000);
+  assert.deepEqual([pace.everyMs, pace.everyMs, said], [1_000, 1_000, [false]]);
+  pace.proved();
+  assert.deepEqual([pace.everyMs, said], [10_000, [false, true]]);
+});
+
+test("where nothing was ever proved it says so after a while, and a setting that is longer than the seldom poll holds", async () => {
+  const clock = virtualClock();
+  const said: boolean[] = [];
+  const pace = new PollPace(clock, 60_000, (proved) => said.push(proved));
+  await clock.advance(10_000);
+  assert.deepEqual([pace.everyMs, said], [60_000, [false]]);
+  pace.proved();
+  assert.equal(pace.everyMs, 60_000);
 });

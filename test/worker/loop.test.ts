@@ -810,7 +810,7 @@ test("ends of requests are gathered: one turn for half of what is held, or for w
   await turns[1]!.answer();
   await end("d");
   assert.equal(turns.length, 2);
-  await clock.advance(3);
+  await clock.advance(8);
   assert.deepEqual(ids(turns[2]!.settlements), ["d"], "nor does one for longer than a moment");
   await turns[2]!.answer();
   await end("e");

@@ -1,4 +1,4 @@
-// Draining jobs with keys, children of one parent, and plain jobs next to a million that sleep: each held against the same drain of plain jobs
+// Draining jobs with keys, children of one parent, jobs of a thousand kinds, and plain jobs next to a million that sleep: each held against the same drain of plain jobs
 // in the same run.
 import { CONCURRENCY, type DrainForm, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
@@ -12,6 +12,9 @@ interface Feature {
   readonly atLeast: (bench: Bench) => number;
   /** Jobs that sleep meanwhile. */
   readonly sleepers?: number;
+  /** What the base drains. Default: plain jobs. */
+  readonly base?: string;
+  readonly baseForm?: DrainForm;
 }
 
 export const drainKeyed = featureDrain({
@@ -19,6 +22,8 @@ export const drainKeyed = featureDrain({
   form: "keyed",
   processes: 1,
   atLeast: ({ store }) => ({ sqlite: 0.5, postgres: 0.4, redis: 0.4 })[store.name],
+  base: "the same without keys",
+  baseForm: "unkeyed",
 });
 
 export const parentChildren = featureDrain({
@@ -36,14 +41,23 @@ export const drainBesideSleepers = featureDrain({
   sleepers: 1_000_000,
 });
 
-function featureDrain({ name, form, processes, atLeast, sleepers = 0 }: Feature): Metric {
+export const drainManyKinds = featureDrain({
+  name: "drainManyKinds",
+  form: "kinds",
+  processes: 1,
+  atLeast: () => 0.5,
+  base: "one kind",
+});
+
+function featureDrain(feature: Feature): Metric {
+  const { name, form, processes, atLeast, sleepers = 0, base: what = "plain jobs", baseForm = "plain" } = feature;
   return {
     names: [name],
     async run(bench) {
       const jobs = bench.pick(100_000, { sqlite: 20_000, postgres: 10_000, redis: 10_000 }[bench.store.name]);
       const asleep = bench.pick(sleepers, sleepers / 10);
       let rounds = 0;
-      const plain = await Drainers.start(bench, await bench.store.place(), processes);
+      const plain = await Drainers.start(bench, await bench.store.place(), processes, [], baseForm);
       const ours = await Drainers.start(bench, await bench.store.place(), processes, [], form);
       return bench.during([...plain.programs, ...ours.programs], async () => {
         if (asleep > 0) await ours.programs[0]!.ask("sleepers", { count: asleep });
@@ -64,8 +78,8 @@ function featureDrain({ name, form, processes, atLeast, sleepers = 0 }: Feature)
             name,
             unit: "jobs/s",
             ours: value,
-            base: { what: "plain jobs", value: base },
-            targets: [{ text: `≥ ${share * 100} % of plain jobs`, value: value / base, atLeast: share }],
+            base: { what, value: base },
+            targets: [{ text: `≥ ${share * 100} % of ${what}`, value: value / base, atLeast: share }],
             detail: { jobs, rounds, processes, concurrency: CONCURRENCY, ...(asleep > 0 && { sleepers: asleep }) },
           },
         ];

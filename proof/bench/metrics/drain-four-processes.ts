@@ -1,4 +1,4 @@
-// Four worker processes on one file next to one: SQLite has one writer, so more processes must cost nothing and share the work.
+// Four worker processes on one file next to one that claims nothing ahead: SQLite has one writer, so more processes must cost nothing and share the work.
 import { CONCURRENCY, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
@@ -11,7 +11,7 @@ export const drainFourProcesses: Metric = {
     const jobs = bench.pick(100_000, 40_000);
     const most = bench.pick(5, 8);
     let rounds = 0;
-    const one = await Drainers.start(bench, await bench.store.place(), 1);
+    const one = await Drainers.start(bench, await bench.store.place(), 1, [], "notAhead");
     const four = await Drainers.start(bench, await bench.store.place(), PROCESSES);
     return bench.during([...one.programs, ...four.programs], async () => {
       const oneRates: number[] = [];
@@ -32,9 +32,9 @@ export const drainFourProcesses: Metric = {
           name: "drainFourProcesses",
           unit: "jobs/s",
           ours,
-          base: { what: "one process", value: single },
+          base: { what: "one process, nothing claimed ahead", value: single },
           targets: [
-            { text: "≥ 85 % of one", value: ours / single, atLeast: 0.85 },
+            { text: "≥ 100 % of one", value: ours / single, atLeast: 1 },
             { text: "smallest share ≥ 10 %", value: smallestShare, atLeast: 0.1 },
           ],
           detail: { jobs, rounds, processes: PROCESSES, concurrency: CONCURRENCY, smallestShare },

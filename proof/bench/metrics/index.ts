@@ -3,16 +3,19 @@ import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
 import { beatHolding } from "./beat-holding.ts";
 import { drainDeepPostgres, drainDeepRedis, drainDeepSqlite } from "./drain-deep.ts";
-import { drainBesideSleepers, drainKeyed, parentChildren } from "./drain-features.ts";
+import { drainBesideSleepers, drainKeyed, drainManyKinds, parentChildren } from "./drain-features.ts";
+import { drainLong, drainPinned } from "./drain-long.ts";
+import { drainSlowHandlers } from "./drain-slow-handlers.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
-import { enqueueBulk } from "./enqueue-bulk.ts";
+import { enqueueBulk, enqueueDuplicates } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
 import { enqueueInFlightPeers } from "./enqueue-in-flight-peers.ts";
 import { enqueue } from "./enqueue.ts";
 import { firstJob } from "./first-job.ts";
 import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
+import { idleFleet } from "./idle-fleet.ts";
 import { killToRerun } from "./kill-to-rerun.ts";
 import { lookOver } from "./look-over.ts";
 import { openUnclean } from "./open-unclean.ts";
@@ -20,6 +23,7 @@ import { pickupOther } from "./pickup-other.ts";
 import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
 import { drainAlways, idleCommands, jobMemory, largeReads } from "./redis-store.ts";
+import { schedulesDue } from "./schedules-due.ts";
 import { workerMemory } from "./worker-memory.ts";
 
 export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
@@ -30,6 +34,9 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainKeyed,
     parentChildren,
     drainBesideSleepers,
+    drainManyKinds,
+    drainSlowHandlers,
+    drainLong,
     enqueue,
     enqueueInFlight,
     enqueueBulk,
@@ -43,6 +50,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     firstJob,
     pickupSame,
     pickupOther,
+    schedulesDue,
   ],
   postgres: [
     drain,
@@ -50,22 +58,30 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainKeyed,
     parentChildren,
     drainBesideSleepers,
+    drainManyKinds,
+    drainSlowHandlers,
+    drainLong,
+    drainPinned,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,
+    enqueueDuplicates,
     killToRerun,
     heartbeats,
+    idleFleet,
     beatHolding,
     idleCpu,
     workerMemory,
     firstJob,
     pickupSame,
     pickupOther,
+    schedulesDue,
   ],
   redis: [
     drain,
     drainAlways,
     drainDeepRedis,
+    drainManyKinds,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,
@@ -78,5 +94,6 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     firstJob,
     pickupSame,
     pickupOther,
+    schedulesDue,
   ],
 };

@@ -8,7 +8,11 @@ import amqplib from "amqplib";
 import { fileSystem } from "../../../src/blobs.ts";
 import { collection, open } from "../../../src/index.ts";
 import { systemClock, systemRandom } from "../../../src/platform/clock.ts";
+import type { Emitter } from "../../../src/job/events.ts";
 import { rabbitmq } from "../../../src/rabbitmq.ts";
+import { tendCollections } from "../../../src/recovery/collection-ends.ts";
+import { BATCHES_MS } from "../../../src/recovery/maintenance.ts";
+import type { Collections } from "../../../src/stores/collections.ts";
 import { storeAt } from "../../../src/stores/registry.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 
@@ -194,15 +198,32 @@ serve({
     }
     await store.close();
   },
-  /** Calls about collections in so many seconds, of a worker that has nothing to do. */
-  idleQueries: async ({ seconds }: { seconds: number }) => {
-    let calls = 0;
-    engine!.on("store.called", ({ verb }) => void (verb.startsWith("collections.") && calls++));
+  /** Calls about collections in one pass of the maintenance that finds nothing to do, and how many passes a second has. */
+  idlePass: async () => {
     worker = await engine!.start();
-    await new Promise((resolve) => setTimeout(resolve, 3_000));
+    // Requests of all of them run first.
+    for (;;) {
+      const counts = await engine!.collectionCounts();
+      if (counts.every(({ state }) => state === "collecting")) break;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    await worker.stop({ grace: "0s" });
+    const store = await storeAt(url).client(url, {}).open({ clock: systemClock, random: systemRandom });
+    let calls = 0;
+    const counted = new Proxy(store.collections!, {
+      get(target, verb: keyof Collections) {
+        calls++;
+        return target[verb];
+      },
+    });
+    const silent = { emit: () => {}, has: () => false } as unknown as Emitter;
+    await tendCollections(counted, silent, () => true);
     calls = 0;
-    await new Promise((resolve) => setTimeout(resolve, seconds * 1_000));
-    return calls;
+    const from = performance.now();
+    await tendCollections(counted, silent, () => true);
+    const ms = performance.now() - from;
+    await store.close();
+    return { calls, perSecond: 1_000 / BATCHES_MS, ms };
   },
   report: async ({ id }: { id: string }) => {
     const from = performance.now();

@@ -4,14 +4,17 @@ import { fileOf } from "../stores/sqlite.ts";
 import { given, monoMs, serve } from "../program.ts";
 import { payload } from "./noop.ts";
 
-const { url, batch } = given<{ url: string; batch: number }>();
+const { url, batch, every } = given<{ url: string; batch: number; every: number }>();
 const queue = new FloorQueue(fileOf(url));
 
 serve({
   fill: ({ count }: { count: number }) => queue.fill(count, payload),
   go: () => {
     const marks: number[] = [];
-    queue.drain(batch, () => marks.push(monoMs()));
+    queue.drain(batch, (count) => {
+      const at = monoMs();
+      for (let n = 0; n < count; n += every) marks.push(at);
+    });
     return { marks };
   },
 });

@@ -16,11 +16,17 @@ const keyed = job<{ key: string; text: string }>("keyed", {
   limits: [{ name: "tenant", key: ({ key }) => key, running: 2 }],
 });
 const KEYS = 1_000;
+/** The same without a limit. */
+const unkeyed = job<{ key: string; text: string }>("unkeyed");
 /** Enqueues no-op jobs and waits for them. */
 const parent = job<{ count: number }>("parent", { timeout: "none" });
 parent.handle(async ({ count }, run) => {
   await run.wait(await run.enqueueMany(noop, inputs(count)));
 });
+/** A kind that ends on a crash is never claimed ahead. */
+const notAhead = job<{ n: number }>("not-ahead", { onCrash: "fail" });
+const slow = job<{ n: number }>("slow");
+const SLOW_MS = 5;
 let handled = 0;
 let marks: number[] = [];
 let told = 0;
@@ -28,13 +34,30 @@ let peakRss = 0;
 const done = (): void => {
   if (++handled % every === 0) marks.push(monoMs());
 };
-noop.handle(done);
-keyed.handle(done);
+// A job counts when its end is durable, which is what the event says.
+const nothing = (): void => {};
+const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, SLOW_MS));
+noop.handle(nothing);
+keyed.handle(nothing);
+unkeyed.handle(nothing);
+notAhead.handle(nothing);
+slow.handle(pause);
 
-const drained = form === "keyed" ? keyed : noop;
-const engine = await open(url, { jobs: [noop, keyed, parent], logger: false });
-await engine.pause(drained);
-const handle = await engine.start({ concurrency });
+/** A thousand kinds, each with its share of the jobs, and one worker of all of them. */
+const kinds = form === "kinds" ? Array.from({ length: 1_000 }, (_, n) => job<{ n: number }>(`kind-${n}`)) : [];
+for (const kind of kinds) kind.handle(nothing);
+
+const plain = { slow, notAhead }[form as string] ?? noop;
+const drained = form === "keyed" ? keyed : form === "unkeyed" ? unkeyed : plain;
+// Only what is drained, and the parent: a kind that may not be claimed ahead would hold up the others.
+const jobs = form === "kinds" ? kinds : form === "children" ? [noop, parent] : [drained];
+const engine = await open(url, { jobs, logger: false });
+engine.on("job.succeeded", ({ kind }) => {
+  if (kind !== parent.name) done();
+});
+if (kinds.length === 0) await engine.pause(drained);
+const start = (): ReturnType<typeof engine.start> => engine.start({ concurrency });
+let handle = kinds.length === 0 ? await start() : null;
 setInterval(() => {
   if (handled === told) return;
   peakRss = Math.max(peakRss, process.memoryUsage.rss());
@@ -43,11 +66,13 @@ setInterval(() => {
 
 serve({
   fill: async ({ count, priority, inputBytes = 0 }: { count: number; priority: number; inputBytes?: number }) => {
+    if (form === "kinds") return fillKinds(count, priority);
     await engine.pause(drained);
     // An input of exactly so many bytes, the braces and the name included.
     if (inputBytes > 0) return void (await engine.enqueueMany(noop, texts(count, inputBytes)));
-    if (form === "keyed") await engine.enqueueMany(keyed, keyedInputs(count));
-    else if (form === "plain") await engine.enqueueMany(noop, inputs(count), { each: () => ({ priority }) });
+    if (form === "keyed" || form === "unkeyed")
+      await engine.enqueueMany(form === "keyed" ? keyed : unkeyed, keyedInputs(count));
+    else if (form !== "children") await engine.enqueueMany(plain, inputs(count), { each: () => ({ priority }) });
     else await fillFamily(count);
   },
   /** Jobs that sleep while others are drained. */
@@ -57,11 +82,31 @@ serve({
     handled = told = peakRss = 0;
     marks = [];
   },
-  go: () => engine.resume(drained),
-  halt: () => engine.pause(drained),
+  // To resume a thousand kinds takes about as long as the drain. Its first tenth, which is not counted, has the start in it.
+  go: async () => {
+    if (kinds.length > 0) handle = await start();
+    else await engine.resume(drained);
+  },
+  halt: async () => {
+    if (kinds.length > 0) await handle?.stop();
+    else await engine.pause(drained);
+  },
   marks: () => ({ marks, handled, peakRssMb: peakRss / 2 ** 20 }),
+  /** The same timers, as many at once, without a store. */
+  timers: async ({ count }: { count: number }) => {
+    const own: number[] = [];
+    let ended = 0;
+    const lane = async (): Promise<void> => {
+      for (let n = 0; n < count / concurrency; n++) {
+        await pause();
+        if (++ended % every === 0) own.push(monoMs());
+      }
+    };
+    await Promise.all(Array.from({ length: concurrency }, lane));
+    return { marks: own };
+  },
   stop: async () => {
-    await handle.stop();
+    await handle?.stop();
     await engine.close();
   },
 });
@@ -74,6 +119,13 @@ function* texts(count: number, bytes: number): Generator<{ n: number }> {
 function* keyedInputs(count: number): Generator<{ key: string; text: string }> {
   let n = 0;
   for (const input of inputs(count)) yield { key: `key-${n++ % KEYS}`, text: JSON.stringify(input) };
+}
+
+/** In turn: job by job another kind. */
+async function fillKinds(count: number, priority: number): Promise<void> {
+  const each = Math.ceil(count / kinds.length / 10);
+  for (let round = 0; round < 10; round++)
+    await Promise.all(kinds.map((kind) => engine.enqueueMany(kind, inputs(each), { each: () => ({ priority }) })));
 }
 
 /** Resolves when the parent waits for all of them. */

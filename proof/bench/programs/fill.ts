@@ -4,7 +4,8 @@ import { given, serve } from "../program.ts";
 import { inputs, noop, unknown } from "./noop.ts";
 
 const { url } = given<{ url: string }>();
-const engine = await open(url, { jobs: [noop, unknown], durability: "relaxed", logger: false });
+const relaxed = url.startsWith("redis") ? {} : ({ durability: "relaxed" } as const);
+const engine = await open(url, { jobs: [noop, unknown], ...relaxed, logger: false });
 
 serve({
   fill: async (asked: { kind: "noop" | "unknown"; count: number; priority: number; delay?: Duration }) => {

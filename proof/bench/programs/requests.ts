@@ -1,27 +1,53 @@
-// Sends GET requests: as requests of ours, or, with `bare`, by undici alone with as many in flight.
+// Sends GET requests: as requests of ours, or, with `bare`, by undici alone with as many in flight. Those of `ordered` go one after the other per key, those of
+// `hosts` at a rate per host.
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { Agent, type Dispatcher } from "undici";
+import { z } from "zod";
 import { open } from "../../../src/index.ts";
 import { request } from "../../../src/requests.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 
-const { url, target, inFlight, bare } = given<{ url: string; target: string; inFlight: number; bare: boolean }>();
-const get = request("get", {
+const { url, target, inFlight, bare, ca } = given<{
+  url: string;
+  target: string;
+  inFlight: number;
+  bare: boolean;
+  /** The authority of the server's certificate; omitted: it has none. */
+  ca?: string;
+}>();
+const PLAIN = {
   method: "GET",
   addresses: "any",
   response: "ignore",
   timeouts: { headers: "10m", total: "10m" },
-  send: () => ({ url: target }),
+} as const;
+const get = request("get", { ...PLAIN, ...(ca !== undefined && { tls: { ca } }), send: () => ({ url: target }) });
+
+const NUMBERED = z.object({ key: z.number(), n: z.number() });
+const ordered = request("ordered", {
+  ...PLAIN,
+  input: NUMBERED,
+  key: ({ key }) => String(key),
+  order: "strict",
+  send: ({ key, n }) => ({ url: `${target}/${key}/${n}` }),
 });
+const hosts = request("hosts", {
+  ...PLAIN,
+  input: NUMBERED,
+  limit: { rate: "2/s" },
+  send: ({ key, n }) => ({ url: target.replace("127.0.0.1", `127.0.${1 + (key >> 8)}.${key & 255}`) + `/${key}/${n}` }),
+});
+const KEYED = { ordered, hosts };
 /** Those of ours, in number and length: what differs is the engine, not what goes over the wire. */
 const headers = (n: number) => ({
   "user-agent": "bare undici",
   "accept-encoding": "gzip, br, zstd",
   "x-request-id": `0000000000000000000000000-${n}`,
 });
-const engine = bare ? null : await open(url, { jobs: [get], logger: false, heartbeat: { probe: "50ms" } });
-await engine?.pause(get);
-const worker = await engine?.start({ concurrency: { get: inFlight } });
+const kinds = [get, ordered, hosts];
+const engine = bare ? null : await open(url, { jobs: kinds, logger: false });
+if (engine) for (const kind of kinds) await engine.pause(kind);
+const worker = await engine?.start({ concurrency: { get: inFlight, ordered: inFlight, hosts: inFlight } });
 const agent = new Agent();
 const lag = monitorEventLoopDelay({ resolution: 10 });
 let before = process.cpuUsage();
@@ -83,6 +109,18 @@ serve({
       Array.from({ length: count }, (_, n) => n),
     );
   },
+  /** `each` requests of each of `keys` keys. */
+  fillKeys: async ({ kind, keys, each }: { kind: keyof typeof KEYED; keys: number; each: number }) => {
+    for (let n = 0; n < each; n++)
+      await engine!.enqueueMany(
+        KEYED[kind],
+        Array.from({ length: keys }, (_, key) => ({ key, n })),
+      );
+  },
+  left: async ({ kind }: { kind: string }) => {
+    const [counts] = (await engine!.counts()).filter((one) => one.kind === kind);
+    return counts === undefined ? 0 : counts.ready + counts.held + counts.running + counts.delayed;
+  },
   run: async ({ count }: { count: number }) => {
     begin();
     if (bare) await bareSend(count);
@@ -96,7 +134,7 @@ serve({
   go: async () => {
     lag.enable();
     lag.reset();
-    await engine!.resume(get);
+    for (const kind of kinds) await engine!.resume(kind);
   },
   lag: () => {
     const found = { p99: lag.percentile(99) / 1e6, max: lag.max / 1e6 };

@@ -15,7 +15,7 @@ const SETTINGS = { max_connections: "300" };
 
 export class TestedPostgres implements TestedStore {
   readonly name = "postgres";
-  readonly floorBatch = 100;
+  readonly floorBatch = 500;
   readonly floors = { drain: "postgres/drain-floor", enqueue: "postgres/enqueue-floor" };
   #server: Promise<PostgresServer> | undefined;
   #started: PostgresServer | undefined;

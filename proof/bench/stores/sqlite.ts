@@ -9,7 +9,7 @@ const SCHEME = "sqlite:";
 export class TestedSqlite implements TestedStore {
   readonly name = "sqlite";
   /** As many as our concurrency: what one turn settles and claims. */
-  readonly floorBatch = 50;
+  readonly floorBatch = 100;
   readonly floors = { drain: "drain-floor", enqueue: "enqueue-floor" };
   readonly #root: string;
   #folders = 0;

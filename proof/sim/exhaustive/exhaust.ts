@@ -117,7 +117,7 @@ class Schedule {
         this.#choose(scope, waiting);
         continue;
       }
-      if (turnstile.busy === 0 && oracle.drained && oracle.buried) return false;
+      if (turnstile.busy === 0 && oracle.drained && oracle.allRecovered) return false;
       const next = scheduler.nextAt();
       demand(next !== null && next < LIMIT_MS, () => `nothing moves, and there is work left`);
       scheduler.now = next;

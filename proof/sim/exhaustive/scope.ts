@@ -77,6 +77,7 @@ export class Scope {
       witness,
       tally: this.tally,
       concurrency: CONCURRENCY,
+      ahead: 0,
       culpritAmong: null,
       process: (pid) => this.processes[pid - 1] ?? null,
       processes: () => this.processes,

@@ -17,7 +17,7 @@ export interface Waiting {
 export class Turnstile {
   readonly #waiting: Waiting[] = [];
   readonly #heard = new Map<SimProcess, string>();
-  readonly #bells = new Map<SimProcess, () => void>();
+  readonly #listeners = new Map<SimProcess, () => void>();
   readonly #witness: Witness;
   /** A call that was let through and has not come to its end. */
   busy = 0;
@@ -50,8 +50,8 @@ export class Turnstile {
     return withVerbs(guarded, {
       close: async () => {},
       onWakeup: (listener) => {
-        this.#bells.set(process, listener);
-        return () => void this.#bells.delete(process);
+        this.#listeners.set(process, () => listener("wake"));
+        return () => void this.#listeners.delete(process);
       },
     });
   }
@@ -83,7 +83,7 @@ export class Turnstile {
   }
 
   #ring(): void {
-    for (const [process, listener] of this.#bells) {
+    for (const [process, listener] of this.#listeners) {
       this.#hear(process, "wakeup");
       process.main.soon(listener);
     }

@@ -31,6 +31,11 @@ export function rewriting(...texts: readonly (readonly [from: string, to: string
     });
 }
 
+/** A table whose rows are not written when this holds of NEW, or of the tables. */
+export function ignoring(what: string, when: string): (db: Database) => void {
+  return (db) => db.exec(`CREATE TRIGGER sim_ignored BEFORE ${what} WHEN ${when} BEGIN SELECT RAISE(IGNORE); END`);
+}
+
 /** The lease with whatever fence and owner the row has now, if it runs. */
 export function present(db: Database, lease: Lease): Lease {
   const row = db

@@ -25,6 +25,42 @@ const SUSPECTS = only(
 
 export const suspectMutants: readonly Mutant[] = [
   {
+    name: "suspectsAhead",
+    what: "what is claimed ahead may be a suspect",
+    focus: { ...SUSPECTS, ahead: 8 },
+    store: (store) =>
+      withVerbs(store, {
+        turn: (worker, settlements, { ahead = 0, ...room }) =>
+          store.turn(worker, settlements, {
+            ...room,
+            total: room.total + ahead,
+            kinds: room.kinds.map((kind) => ({ ...kind, room: kind.room + ahead })),
+          }),
+      }),
+  },
+  {
+    name: "aheadTwice",
+    what: "twice as many jobs are claimed ahead as were asked for",
+    focus: { ...SUSPECTS, ahead: 3 },
+    store: (store) =>
+      withVerbs(store, {
+        turn: (worker, settlements, room) =>
+          store.turn(worker, settlements, room.ahead === undefined ? room : { ...room, ahead: 2 * room.ahead }),
+      }),
+  },
+  {
+    name: "limitedAhead",
+    what: "jobs of kinds with a rate are claimed ahead",
+    focus: only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 }),
+    asks: (store) =>
+      withVerbs(store, {
+        turn: (worker, settlements, room) => {
+          const kinds = room.kinds.map((kind) => ({ ...kind, ahead: true }));
+          return store.turn(worker, settlements, room.total === 0 ? room : { ...room, kinds, ahead: 8 });
+        },
+      }),
+  },
+  {
     name: "suspectsCrowded",
     what: "a worker is given suspects as if it held none",
     focus: SUSPECTS,

@@ -2,17 +2,12 @@
 import { withVerbs } from "../../../src/stores/observed.ts";
 import type { FencedWrite, Settlement, Store, WriteAnswer } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { present, refencing, rewriting } from "./instead.ts";
+import { ignoring, present, refencing, rewriting } from "./instead.ts";
 import { type Mutant, only, zombies } from "./mutant.ts";
 
 const QUIET = only(["waiting"], {}, {});
 const KILLS = only(["waiting"], { kill: 1 }, {});
 const SLOW = only(["waiting"], {}, { slow: 0.15, slowMs: 500, durability: "full" });
-
-/** A table whose rows are not written when this holds of NEW, or of the tables. */
-function ignoring(what: string, when: string): (db: Database) => void {
-  return (db) => db.exec(`CREATE TRIGGER sim_ignored BEFORE ${what} WHEN ${when} BEGIN SELECT RAISE(IGNORE); END`);
-}
 
 /** The end of a job has no consequences, if the latest entry of its history is like this. */
 function unheard(latest: string): (db: Database) => void {
@@ -116,7 +111,7 @@ export const waitMutants: readonly Mutant[] = [
   {
     name: "strangerUnmarkedAtItsEnd",
     what: "a job that was waited for is retried by hand, and its second end wakes nothing",
-    focus: QUIET,
+    focus: only(["waiting"], {}, { consoleEveryMs: 300 }),
     schema: (db) =>
       db.exec(
         `CREATE TRIGGER sim_unmarked AFTER INSERT ON outlive_wakes BEGIN

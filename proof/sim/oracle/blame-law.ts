@@ -1,6 +1,7 @@
 // Promise 8, the part about blame: only a death of which the job was the only suspect is held against it, never its first one; suspects that ran
 // with the one that killed are never blamed for it; no more of them run in one process than each allows, and each death halves that; and a worker
 // never holds more than it may.
+import type { ClaimedJob } from "../../../src/job/job.ts";
 import type { KindFacts } from "../workloads/workload.ts";
 import { attemptOf, type Model, type Moment, STATE } from "./model.ts";
 import type { HistoryRow, IncidentRow, JobRow } from "./watch.ts";
@@ -15,15 +16,17 @@ export class BlameLaw {
   readonly #model: Model;
   readonly #facts: (kind: string) => KindFacts;
   readonly #concurrency: number;
+  readonly #ahead: number;
   /** What each worker knows that it holds, by its id: claims that were answered, until they were settled. */
   readonly #known = new Map<string, Map<string, string>>();
   /** What was in flight when each incident was opened, by its id. */
   readonly #inFlight = new Map<string, { readonly held: number; readonly suspects: ReadonlySet<number> }>();
 
-  constructor(model: Model, facts: (kind: string) => KindFacts, concurrency: number) {
+  constructor(model: Model, facts: (kind: string) => KindFacts, concurrency: number, ahead: number) {
     this.#model = model;
     this.#facts = facts;
     this.#concurrency = concurrency;
+    this.#ahead = ahead;
   }
 
   /** A crash was counted against the job. `before`: wall clock, before anything of this event. */
@@ -94,11 +97,13 @@ export class BlameLaw {
         this.#of(lease.worker).delete(keyOf(lease));
       }
       if (answer.of !== "turn") continue;
-      const { worker, settlements, asked } = answer;
+      const { worker, settlements, asked, ahead } = answer;
       const { claimed } = answer.answer;
       const known = this.#of(worker);
       for (const { lease } of settlements) known.delete(keyOf(lease));
-      demand(claimed.length <= asked, () => `${worker} asked for ${asked} jobs and got ${claimed.length}`);
+      const both = asked + ahead;
+      demand(claimed.length <= both, () => `${worker} asked for ${both} jobs and got ${claimed.length}`);
+      this.#aheadAreFresh(worker, claimed, asked);
       for (const { lease } of claimed) {
         const row = this.#model.jobsById.get(lease.jobId);
         // A newer attempt of the same job in the same worker: the older one was fenced out and has ended.
@@ -107,12 +112,28 @@ export class BlameLaw {
         if (row && isSuspect(row)) this.#fits(worker, known);
       }
       demand(
-        known.size <= this.#concurrency,
+        known.size <= this.#concurrency + this.#ahead,
         () =>
-          `${worker} holds ${known.size} jobs at once, ${this.#concurrency} are allowed: ${[...known.keys()].join(", ")}`,
+          `${worker} holds ${known.size} jobs at once, ${this.#concurrency} and ${this.#ahead} ahead are allowed: ${[...known.keys()].join(", ")}`,
       );
       if (answer.lost) for (const { lease } of claimed) known.delete(keyOf(lease));
     }
+  }
+
+  /** What waits for a slot is held, and a death would count against it: only jobs that it costs nothing may wait. */
+  #aheadAreFresh(worker: string, claimed: readonly ClaimedJob[], asked: number): void {
+    if (claimed.length <= asked) return;
+    const suspect = claimed.find(({ together }) => together !== null);
+    const countsStarts = (kind: string): boolean => {
+      const { limited = [], fair } = this.#facts(kind);
+      return fair !== undefined || limited.some(({ rate }) => rate !== undefined);
+    };
+    const others = claimed.slice(asked).filter(({ kind }) => countsStarts(kind));
+    demand(suspect === undefined, () => `${worker} claimed ahead with the suspect ${suspect!.lease.jobId}`);
+    demand(
+      others.length === 0,
+      () => `${worker} claimed ahead ${others[0]!.lease.jobId}, whose kind has a rate or takes turns`,
+    );
   }
 
   /** The model is that of after the event, and condemning a worker changes no job. */

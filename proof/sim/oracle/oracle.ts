@@ -12,6 +12,7 @@ import { BatchesLaw, convicts } from "./batches-law.ts";
 import { BlameLaw } from "./blame-law.ts";
 import { DeadlineLaw } from "./deadline-law.ts";
 import { DetectionLaw } from "./detection-law.ts";
+import { PickupLaw } from "./pickup-law.ts";
 import { DraftMemory } from "./draft-memory.ts";
 import { MaintenanceLaw } from "./maintenance-law.ts";
 import {
@@ -50,6 +51,7 @@ export interface OracleDeps {
   readonly witness: Witness;
   readonly tally: Tally;
   readonly concurrency: number;
+  readonly ahead: number;
   /** Of how many jobs one may kill its workers, if nothing else goes wrong; null: the figures of isolation are not laws here. */
   readonly culpritAmong: number | null;
   readonly process: (pid: number) => SimProcess | null;
@@ -90,6 +92,7 @@ export class Oracle {
   readonly #maintenances: MaintenanceLaw;
   readonly #silence: SilenceLaw;
   readonly #detection: DetectionLaw;
+  readonly #pickups: PickupLaw;
   readonly #restores: RestoreLaw;
   readonly #steps = new StepMemory();
   readonly #holds: (worker: string) => boolean;
@@ -123,7 +126,8 @@ export class Oracle {
     this.#writes = new WriteLaw(this.model, kindFacts);
     this.#losses = new LossLaw(this.model, isAlive);
     this.#detection = new DetectionLaw(this.model, deps.isFree);
-    this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency);
+    this.#pickups = new PickupLaw(this.model, deps.processes);
+    this.#blame = new BlameLaw(this.model, kindFacts, deps.concurrency, deps.ahead);
     this.#isolation = deps.culpritAmong === null ? null : new IsolationLaw(deps.culpritAmong, kindFacts, deps.tally);
   }
 
@@ -134,6 +138,7 @@ export class Oracle {
     this.#restores.onTime(now, this.#calmAt);
     this.#maintenances.onTime(now, wall);
     this.#detection.onTime(now);
+    this.#pickups.onTime(now);
     this.#waiting.onTime(now, wall, this.#calmAt);
     this.#keys.onTime(now, wall, this.#calmAt);
     this.reruns.onTime(now, wall);
@@ -280,6 +285,7 @@ export class Oracle {
     this.#losses.wentBack();
     this.#deadlines.wentBack();
     this.#detection.wentBack();
+    this.#pickups.wentBack();
   }
 
   /** The engine in `process` stopped trusting what it holds: a process in good health never has to. */
@@ -329,7 +335,7 @@ export class Oracle {
   }
 
   /** Whether no worker's row is live but those whose locks are held. */
-  get buried(): boolean {
+  get allRecovered(): boolean {
     for (const { row } of this.model.workers.values())
       if (row.state === "recovering" || (row.state === "live" && !this.#holds(row.id))) return false;
     return true;

@@ -36,6 +36,7 @@ export type Answer = { readonly process: SimProcess; readonly lost: boolean } & 
       readonly worker: string;
       readonly settlements: readonly Settlement[];
       readonly asked: number;
+      readonly ahead: number;
       readonly answer: TurnAnswer;
     }
   | { readonly of: "commit"; readonly settlement: Settlement; readonly answer: WriteAnswer }
@@ -149,7 +150,16 @@ function understand({ process, method, args }: Call, value: unknown, lost: boole
     }
     case "turn": {
       const [worker, settlements, room] = args as Parameters<Store["turn"]>;
-      return { process, lost, of: method, worker, settlements, asked: room.total, answer: value as TurnAnswer };
+      return {
+        process,
+        lost,
+        of: method,
+        worker,
+        settlements,
+        asked: room.total,
+        ahead: room.ahead ?? 0,
+        answer: value as TurnAnswer,
+      };
     }
     case "transactions.commit": {
       const [settlement] = args as Parameters<Transactions["commit"]>;

@@ -71,7 +71,7 @@ export class WorkerLaw {
     );
   }
 
-  /** A row whose registration was never answered holds nothing, and may be buried at any time. */
+  /** A row whose registration was never answered holds nothing, and may be recovered at any time. */
   #holdsWork({ seq }: WorkerRow): boolean {
     for (const { state, worker } of this.#model.jobs.values())
       if (state === STATE.running && worker === seq) return true;

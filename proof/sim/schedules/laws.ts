@@ -68,6 +68,11 @@ export class ScheduleLaws {
     }
   }
 
+  /** Occurrences that became jobs. */
+  get firedCount(): number {
+    return [...this.#fired.values()].reduce((sum, own) => sum + own.size, 0);
+  }
+
   /** `healthyMs`: for how long a worker has been left in peace. */
   look(healthyMs: number): void {
     const rows = this.#db.sql("SELECT * FROM sim_fired").all() as unknown as Fired[];

@@ -1,4 +1,4 @@
-// Histories of schedules: the real firing code of several processes on the real SQLite store, for months of virtual time. Processes are killed between and
+// Histories of schedules: the real firing code of several processes on the real SQLite store, for a year of virtual time. Jobs are purged a week after their end. Processes are killed between and
 // inside their calls, answers are lost, calls are slow, all workers are away for a while, and the store's clock jumps. The laws (laws.ts) read the rows.
 import { setImmediate as turn } from "node:timers/promises";
 import { job } from "../../../src/engine/options.ts";
@@ -21,6 +21,8 @@ import type { ScheduleMutant } from "./mutants.ts";
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
+/** How long an ended job is kept. */
+const KEPT_MS = 7 * DAY;
 
 export interface ScheduleHistory {
   readonly seed: number;
@@ -55,6 +57,7 @@ class ScheduleWorld {
   readonly #clock: VirtualClock = virtualClock(Date.UTC(2026, 2, 1));
   readonly #db: Database;
   readonly #store: Store;
+  readonly #real: Store;
   readonly #workers: Worker[] = [];
   readonly #mutant: ScheduleMutant | undefined;
   readonly #planted: Planted[] = [];
@@ -73,11 +76,20 @@ class ScheduleWorld {
     const random = this.#random.fork("store");
     let ids = 0;
     const real = sqliteStore({ db: this.#db, clock: this.#clock, random, newId: () => `id-${ids++}`, wakeup: null });
+    this.#real = real;
     this.#store = mutant?.store?.(real, this.#clock) ?? real;
   }
 
   async run(days: number): Promise<ScheduleHistory> {
     const laws = new ScheduleLaws(this.#db, this.#clock);
+    const history = (violation: string | null): ScheduleHistory => ({
+      seed: this.#seed,
+      fired: laws.firedCount,
+      kills: this.#kills,
+      jumps: this.#jumps,
+      simulatedDays: days,
+      violation,
+    });
     try {
       await this.#plant();
       laws.know(this.#planted);
@@ -90,9 +102,9 @@ class ScheduleWorld {
       await this.#calm();
       laws.audit();
     } catch (thrown) {
-      return this.#history(days, (thrown as Error).message);
+      return history((thrown as Error).message);
     }
-    return this.#history(days, null);
+    return history(null);
   }
 
   async close(): Promise<void> {
@@ -100,11 +112,6 @@ class ScheduleWorld {
     const closing = this.#store.close();
     await this.#clock.advance(1_000);
     await closing;
-  }
-
-  #history(simulatedDays: number, violation: string | null): ScheduleHistory {
-    const { n } = this.#db.sql("SELECT count(*) AS n FROM outlive_occurrences").get() as { n: number };
-    return { seed: this.#seed, fired: n, kills: this.#kills, jumps: this.#jumps, simulatedDays, violation };
   }
 
   /** Ten schedules of every policy, some declared by the workers and some set at run time. */
@@ -174,7 +181,7 @@ class ScheduleWorld {
     });
     const declared = new Map(this.#declared.map((one) => [one.name, one]));
     const events = new EventBus(toStoredError);
-    const deps = { store, clock, events, declared, worker: () => id, pollMs: POLL_MS };
+    const deps = { store, clock, events, declared, worker: () => id, oftenMs: POLL_MS, pollMs: () => POLL_MS };
     const firing = new ScheduleFiring(this.#mutant?.deps?.(deps) ?? deps, store.schedules!);
     const worker: Worker = { id, firing, alive: true, healthySince: this.#clock.mono() };
     this.#workers.push(worker);
@@ -208,7 +215,7 @@ class ScheduleWorld {
     else if (what === "away") await this.#leave(random.between(2 * MINUTE, 3 * DAY));
     else if (what === "ahead") this.#jump(random.between(1_000, 6 * HOUR));
     else if (what === "back") this.#jump(-random.between(1_000, 6 * HOUR));
-    else if (what === "end") this.#endJobs(random);
+    else if (what === "end") await this.#endJobs(random);
     await this.#pass(random.between(MINUTE, 2 * HOUR));
   }
 
@@ -232,8 +239,16 @@ class ScheduleWorld {
     for (let i = 0; i < 2; i++) await this.#start();
   }
 
-  #endJobs(random: SeededRandom): void {
-    if (random.chance(0.5)) this.#db.sql("UPDATE outlive_jobs SET state = 2, lane = 0 WHERE state = 0").run();
+  async #endJobs(random: SeededRandom): Promise<void> {
+    if (!random.chance(0.5)) return;
+    this.#endAll();
+    // What is older goes, as by the maintenance: an id that is known protects an occurrence only so long.
+    const retention = { finishedOlderThanMs: KEPT_MS, incidentsOlderThanMs: KEPT_MS, limit: 1_000 };
+    await this.#within(this.#real.purge(retention));
+  }
+
+  #endAll(): void {
+    this.#db.sql("UPDATE outlive_jobs SET state = 2, lane = 0, finished_at = ? WHERE state = 0").run(this.#clock.now());
   }
 
   /** How long the healthiest worker has been left in peace; 0: none is alive. */
@@ -244,7 +259,7 @@ class ScheduleWorld {
 
   async #calm(): Promise<void> {
     if (this.#workers.length === 0) await this.#start();
-    this.#db.sql("UPDATE outlive_jobs SET state = 2, lane = 0 WHERE state = 0").run();
+    this.#endAll();
     await this.#clock.advance(2 * HEALTHY_MS);
   }
 }

@@ -12,6 +12,7 @@ import * as batches from "./batches.ts";
 import * as looking from "./looking.ts";
 import { enqueue } from "./enqueue.ts";
 import { keyStates, pauseKey, setLimit } from "./keys.ts";
+import { audit, readAudit } from "./audit.ts";
 import * as operating from "./operating.ts";
 import { Data } from "./records.ts";
 import * as recovering from "./recovering.ts";
@@ -76,7 +77,7 @@ export function atomicStore(server: AtomicServer): Store {
 
   const channel = {
     notify: () => server.publish(channel),
-    onWakeup: (listener: () => void) => server.subscribe(channel, listener),
+    onWakeup: (listener: (what: "wake") => void) => server.subscribe(channel, () => listener("wake")),
   };
   return observed(
     {
@@ -102,7 +103,7 @@ export function atomicStore(server: AtomicServer): Store {
         isLimited: reading(looking.isLimited),
         ahead: reading(looking.ahead),
         keys: reading(keyStates),
-        audit: reading(operating.readAudit),
+        audit: reading(readAudit),
         suspects: reading(looking.heldSuspects),
         writer: async () => null,
         incidents: reading(looking.incidents),
@@ -118,11 +119,11 @@ export function atomicStore(server: AtomicServer): Store {
         signal: writing(sendSignal),
         setLimit: writing((data: Data, key: JobKey, own: KeyLimit | null, entry?: AuditEntry | null) => {
           setLimit(data, key, own);
-          operating.audit(data, entry, 1);
+          audit(data, entry, 1);
         }),
         pauseKey: writing((data: Data, key: JobKey, pause: KeyPause | null, entry?: AuditEntry | null) => {
           pauseKey(data, key, pause);
-          operating.audit(data, entry, 1);
+          audit(data, entry, 1);
         }),
         change: writing(operating.changeJobs),
         setPaused: writing(operating.setPaused),

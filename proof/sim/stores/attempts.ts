@@ -1,9 +1,16 @@
 // The scripts on a job's way: kinds are declared, jobs enqueued, claimed, written about and settled. Each checks everything that can be
 // wrong before its first write. What is decided comes from job/; a script applies increments and chooses the alternative.
 import * as transitions from "../../../src/job/transitions.ts";
-import { boundOf, type HeldSuspects, isSuspect, suspectsToTake } from "../../../src/job/isolation.ts";
+import {
+  boundOf,
+  hasRoomForSuspects,
+  type HeldSuspects,
+  isSuspect,
+  suspectsToTake,
+} from "../../../src/job/isolation.ts";
 import {
   type ClaimedJob,
+  type HistoryEntry,
   isTerminal,
   JOB_STATES,
   type JobDraft,
@@ -12,6 +19,7 @@ import {
 } from "../../../src/job/job.ts";
 import type { Lease } from "../../../src/job/lease.ts";
 import {
+  AHEAD_BOUND_MS,
   APPLIED,
   type CorruptJob,
   type FencedWrite,
@@ -31,6 +39,7 @@ import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./ke
 import {
   type Data,
   isDue,
+  isHeld,
   isKindPaused,
   type JobRecord,
   NOT_ADMITTED,
@@ -151,6 +160,7 @@ function refused(data: Data, lease: Lease, tried: string, change: transitions.Ch
       actor: `worker/${lease.worker}`,
       epoch: lease.epoch,
       attempt: lease.fence,
+      ...attemptOf(job, lease.fence),
       reason: `refused: "${tried}" by worker ${lease.worker} with (epoch ${lease.epoch}, fence ${lease.fence})`,
       incident: null,
     });
@@ -229,7 +239,24 @@ export function addHistory(
 ): void {
   if (reason === null) return;
   const { row, state: from, epoch, fence: attempt } = job;
-  data.addHistory(row, { at: data.now, event: name, from, to, actor, epoch, attempt, reason, incident });
+  data.addHistory(row, {
+    at: data.now,
+    event: name,
+    from,
+    to,
+    actor,
+    epoch,
+    attempt,
+    ...attemptOf(job, attempt),
+    reason,
+    incident,
+  });
+}
+
+/** When the attempt of an entry of the history started, and who ran it. The job knows this only of its latest attempt. */
+export function attemptOf(job: JobRecord, attempt: number): Pick<HistoryEntry, "startedAt" | "owner"> {
+  const isLatest = attempt > 0 && attempt === job.fence;
+  return { startedAt: isLatest ? job.startedAt : null, owner: isLatest ? job.worker : null };
 }
 
 /** When a job that a change queues again is due; null: at once, or it is not queued. */
@@ -248,25 +275,31 @@ function claim(data: Data, worker: string, room: Room): Pick<TurnAnswer, "claime
   const claimed: ClaimedJob[] = [];
   const corrupt: CorruptJob[] = [];
   const open = new Map(room.kinds.flatMap((one) => (isClaimable(data, one.kind) ? [[one.kind, one]] : [])));
-  if (room.total === 0 || open.size === 0) return { claimed };
+  const { total, ahead: asked = 0 } = room;
+  if (total + asked === 0 || open.size === 0) return { claimed };
   const ready = data.queued().filter((job) => open.has(job.kind) && isDue(job, data.now));
   const waiting = ready.flatMap((job) => (isSuspect(job.counters) ? [{ job, together: bound(job) }] : []));
   waiting.sort(
     (a, b) =>
       b.job.priority - a.job.priority || (held.oldestFirst ? 0 : b.together - a.together) || a.job.row - b.job.row,
   );
-  const fitting = new Set(suspectsToTake(withinRooms(waiting, open, room.total), held).map(({ job }) => job.row));
+  const fitting = new Set(suspectsToTake(withinRooms(waiting, open, total), held).map(({ job }) => job.row));
+  const isAtGate = (job: JobRecord): boolean => job.fair !== null && open.has(job.kind) && isHeld(job, data.now);
+  const comesFirst = (waiting.length > 0 && hasRoomForSuspects(held)) || data.queued().some(isAtGate);
+  const ahead = comesFirst ? 0 : asked;
   const candidates = ready.filter(({ row, counters }) => !isSuspect(counters) || fitting.has(row));
   candidates.sort((a, b) => b.priority - a.priority || a.row - b.row);
   const taken = new Map<string | null, number>();
   for (const job of candidates) {
-    if (claimed.length === room.total) break;
-    const { room: most, shares = false } = open.get(job.kind)!;
-    const place = shares ? null : job.kind;
-    const count = taken.get(place) ?? 0;
-    if (count >= most) continue;
-    taken.set(place, count + 1);
-    const one = take(data, worker, job);
+    const { room: most, shares = false, ahead: waits = false } = open.get(job.kind)!;
+    if (claimed.length >= total && (claimed.length >= total + ahead || !waits)) break;
+    if (claimed.length < total) {
+      const place = shares ? null : job.kind;
+      const count = taken.get(place) ?? 0;
+      if (count >= most) continue;
+      taken.set(place, count + 1);
+    }
+    const one = take(data, worker, job, asked > 0 ? AHEAD_BOUND_MS : 0);
     if ("change" in one) corrupt.push(one);
     else claimed.push(one);
   }
@@ -292,13 +325,13 @@ export function bound({ together, counters: { crashes, losses } }: JobRecord): n
 }
 
 /** What is claimed and not what was stored is quarantined at once. */
-function take(data: Data, worker: string, job: JobRecord): ClaimedJob | CorruptJob {
+function take(data: Data, worker: string, job: JobRecord, boundMs: number): ClaimedJob | CorruptJob {
   const { now } = data;
   const { kind, id: jobId, row, input, counters } = job;
   const { epoch } = data.meta();
   const { timeoutMs } = data.kind(kind)!.settings;
   const fence = job.fence + 1;
-  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
+  const deadlineAt = timeoutMs === null ? null : now + timeoutMs + boundMs;
   const running: JobRecord = {
     ...job,
     state: "running",

@@ -1,5 +1,6 @@
 // The scripts about batches: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. What is to be done to many
 // blocks is done in pieces, each a script of its own.
+import type { AuditEntry } from "../../../src/job/audit.ts";
 import {
   type BatchDraft,
   type BatchRow,
@@ -24,6 +25,7 @@ import { NEVER_DUE } from "../../../src/stores/rows.ts";
 import { addToSums, countLeft, marksOf } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import { applyByHand } from "./looking.ts";
+import { audit } from "./audit.ts";
 import { type BatchRecord, type BlockRecord, type Data, NOT_ADMITTED } from "./records.ts";
 import { forgetWaits } from "./waits.ts";
 
@@ -133,11 +135,12 @@ export function seal(data: Data, id: string, round: number): BatchState | "missi
   return "sealed";
 }
 
-export function abort(data: Data, id: string): BatchState | "missing" {
+export function abort(data: Data, id: string, entry?: AuditEntry | null): BatchState | "missing" {
   const batch = data.batch(id);
   if (batch === null) return "missing";
   if (batch.state !== "open" && batch.state !== "sealed") return batch.state;
   data.putBatch({ ...batch, state: "aborting", touched: true, held: false, tending: "cancel", tended: -1 });
+  audit(data, entry, 1);
   return "aborting";
 }
 
@@ -201,7 +204,7 @@ export function finish(data: Data, { batch: id, round, from, to, follow }: Batch
   return true;
 }
 
-export function reopen(data: Data, id: string, round: number, draft: JobDraft): boolean {
+export function reopen(data: Data, id: string, round: number, draft: JobDraft, entry?: AuditEntry | null): boolean {
   const batch = data.batch(id);
   if (batch === null || batch.round !== round || !hasEnded(batch.state)) return false;
   assertDeclared(data, [draft]);
@@ -225,6 +228,7 @@ export function reopen(data: Data, id: string, round: number, draft: JobDraft): 
     tended: -1,
   });
   insertJobs(data, [draft]);
+  audit(data, entry, 1);
   return true;
 }
 

@@ -16,7 +16,7 @@ import type {
   WorkerSuspects,
 } from "../../../src/stores/port.ts";
 import { cursorAt, NEVER_DUE, NO_TIMEOUT, rowOfCursor, storedValue } from "../../../src/stores/rows.ts";
-import { applyChange, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
+import { applyChange, attemptOf, bound, brokenSteps, inputIsIntact, resultIsIntact } from "./attempts.ts";
 import { wrongSums } from "./blocks.ts";
 import { cancelFamily } from "./families.ts";
 import { doorOf } from "./keys.ts";
@@ -206,7 +206,16 @@ export function applyByHand(
   if (change === undefined) {
     if (state !== "running" || by.request === null) return { is: "wrong-state", state };
     data.putJob({ ...job, cancelRequested: true });
-    const entry = { at: data.now, event: "cancel.requested", from: state, to: state, actor, epoch, attempt };
+    const entry = {
+      at: data.now,
+      event: "cancel.requested",
+      from: state,
+      to: state,
+      actor,
+      epoch,
+      attempt,
+      ...attemptOf(job, attempt),
+    };
     data.addHistory(row, { ...entry, reason: by.request, incident: null });
     return { is: "requested" };
   }

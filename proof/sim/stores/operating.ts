@@ -1,9 +1,10 @@
-// The parts of scripts that are about what people change: many jobs at once, pauses, removal, the audit.
-import type { AuditEntry, AuditQuery, AuditRecord } from "../../../src/job/audit.ts";
+// The parts of scripts that are about what people change: many jobs at once, pauses, removal.
+import type { AuditEntry } from "../../../src/job/audit.ts";
 import { isTerminal } from "../../../src/job/job.ts";
 import { BY_HAND } from "../../../src/job/transitions.ts";
 import { changedCount, type HandChange, type KindPause, type OperatorAnswer } from "../../../src/stores/port.ts";
 import { NEVER_DUE } from "../../../src/stores/rows.ts";
+import { audit } from "./audit.ts";
 import { applyByHand } from "./looking.ts";
 import { type Data, type JobRecord, sumOf } from "./records.ts";
 import { forgetWaits } from "./waits.ts";
@@ -59,6 +60,11 @@ function remove(data: Data, id: string, actor: string): OperatorAnswer {
   if (batch !== undefined) return { is: "of-batch", batch };
   data.deleteRerun(row);
   applyByHand(data, id, BY_HAND.remove, actor);
+  // An incident says that a job was in flight, and no more about this one.
+  for (const { id: incident } of data.incidents()) {
+    const listed = data.incidentJob(incident, row);
+    if (listed !== null) data.putIncidentJob(incident, { ...listed, lastStep: null, error: null });
+  }
   const ended = data.job(row)!;
   const parent = job.parent === null ? null : data.job(job.parent);
   if (parent !== null && !isTerminal(parent.state)) empty(data, ended);
@@ -92,22 +98,4 @@ export function setPaused(
   data.putKind(paused ? { settings, paused, pause: { by: actor, reason, at: data.now, until } } : { settings, paused });
   audit(data, entry, 1);
   return true;
-}
-
-export function audit(data: Data, entry: AuditEntry | null | undefined, count: number): void {
-  if (!entry || count === 0) return;
-  const kept = data.audit();
-  const at = kept.findIndex(({ id }) => id === entry.id);
-  if (at < 0) data.putAudit([...kept, { ...entry, at: data.now, count }]);
-  else data.putAudit(kept.with(at, { ...kept[at]!, count: kept[at]!.count + count }));
-}
-
-export function readAudit(data: Data, { actor, action, target, limit, after }: AuditQuery): AuditRecord[] {
-  const all = data.audit().toReversed();
-  const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1;
-  const found = all.slice(from).filter((one) => {
-    const fits = (given: string | undefined, has: string): boolean => given === undefined || given === has;
-    return fits(actor, one.actor) && fits(action, one.action) && fits(target, one.target);
-  });
-  return found.slice(0, limit);
 }

@@ -1,10 +1,12 @@
 // The parts of scripts that are about waiting jobs. There are no wakes to act on later: a script that ends a job or keeps a signal also makes
 // ready what waited for it, because nothing can come between.
+import type { AuditEntry } from "../../../src/job/audit.ts";
 import { isSuspect } from "../../../src/job/isolation.ts";
 import { isTerminal } from "../../../src/job/job.ts";
 import { type JobOutcome, type KeptWait, MAX_SIGNALS, type Wait } from "../../../src/job/waits.ts";
 import type { AttemptWrite, ReadSignal, Signal, SignalAnswer } from "../../../src/stores/port.ts";
 import { NO_TIMEOUT } from "../../../src/stores/rows.ts";
+import { audit } from "./audit.ts";
 import { rerun } from "./enqueue.ts";
 import { type Data, type JobRecord, stepOwner, sumOf } from "./records.ts";
 
@@ -71,7 +73,11 @@ function forgetAwaited(data: Data, row: number): void {
   for (const one of data.wait(row)?.awaited ?? []) data.removeWaiter(one, row);
 }
 
-export function sendSignal(data: Data, { job: to, name, payload, id }: Signal): SignalAnswer {
+export function sendSignal(
+  data: Data,
+  { job: to, name, payload, id }: Signal,
+  entry?: AuditEntry | null,
+): SignalAnswer {
   const job = data.jobById(to);
   if (job === null) return { is: "missing" };
   const { row, state } = job;
@@ -81,6 +87,7 @@ export function sendSignal(data: Data, { job: to, name, payload, id }: Signal): 
   if (signals.filter(({ readAt }) => readAt === null).length >= MAX_SIGNALS) return { is: "full" };
   data.putSignals(row, [...signals, { name, id, payload, readAt: null }]);
   wakeIfEnded(data, row);
+  audit(data, entry, 1);
   return { is: "kept" };
 }
 

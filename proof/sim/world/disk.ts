@@ -27,6 +27,7 @@ export class Disk {
   fullUntil = 0;
   /** How many transactions were committed: who looks for changes looks at this first. */
   commitCount = 0;
+  restoreCount = 0;
   /** When everything before was safe. */
   syncedAt = 0;
   inTransaction = false;
@@ -99,6 +100,7 @@ export class Disk {
     this.db.exec("COMMIT");
     if (way === "moved") this.inode++;
     this.log++;
+    this.restoreCount++;
   }
 
   end(): void {
@@ -145,6 +147,8 @@ class Connection {
   readonly #disk: Disk;
   readonly #inode: number;
   #log: number | null = null;
+  /** Its own. */
+  #commits = 0;
   readonly #special: ReadonlyMap<string, Runs>;
 
   constructor(disk: Disk, process: string) {
@@ -159,7 +163,13 @@ class Connection {
     });
     this.#special = new Map([
       ["BEGIN IMMEDIATE", runs(() => disk.begin(this.#inode, process))],
-      ["COMMIT", runs(() => disk.commit())],
+      [
+        "COMMIT",
+        runs(() => {
+          disk.commit();
+          this.#commits++;
+        }),
+      ],
       ["ROLLBACK", runs(() => disk.rollback())],
     ]);
   }
@@ -179,7 +189,13 @@ class Connection {
   }
 
   sqlArrays(text: string): StatementSync {
+    // All processes share one real connection, to which every commit is its own.
+    if (text === "PRAGMA data_version") return { get: () => [this.#foreignCommits()] } as unknown as StatementSync;
     return this.#disk.db.sqlArrays(text);
+  }
+
+  #foreignCommits(): number {
+    return this.#disk.commitCount - this.#commits + this.#disk.restoreCount;
   }
 
   exec(text: string): void {

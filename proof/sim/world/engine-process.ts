@@ -8,12 +8,13 @@ import { EventBus } from "../../../src/job/events.ts";
 import { Maintenance, type MaintenanceOptions } from "../../../src/recovery/maintenance.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../../../src/stores/backend.ts";
 import { NOTHING_CHECKED } from "../../../src/stores/store-parts.ts";
-import type { Liveness } from "../../../src/stores/liveness.ts";
+import type { Liveness, Neighbours, WorkerRow } from "../../../src/stores/liveness.ts";
 import { SCHEMA_VERSION } from "../../../src/stores/sqlite/schema.ts";
 import type { SimBlobs } from "../workloads/batches.ts";
 import type { Contracts } from "../workloads/workload.ts";
 import type { SimProcess } from "./process.ts";
 import { CONTACT_MS, HEARTBEAT_MS, LEASE_MS, PROBE_MS, SWEEP_MS } from "./profile.ts";
+import type { SeededRandom } from "./random.ts";
 import { BOOT_ID, type World } from "./world.ts";
 
 /** A thread takes a while to start. */
@@ -34,6 +35,8 @@ export const SETTINGS = engineSettings({
 export type EngineWorld = Pick<World, "storeFor" | "kernel" | "story" | "mutant"> & {
   /** Where output files go. Omitted: nowhere. */
   readonly blobs?: SimBlobs;
+  /** How many jobs a worker claims beyond its slots. Omitted: none. */
+  readonly claimsAhead?: number;
   /** False: only opens beat, watch and recover. */
   readonly maintenances?: boolean;
   /** Hears that the engine in this process stopped trusting what it holds. */
@@ -98,6 +101,7 @@ export async function openEngine(
     bus,
     identity,
     processState: world.kernel.processCheckFor(process),
+    claimsAhead: world.claimsAhead ?? 0,
   });
   await store.declare([...contracts.values()].map((contract) => settingsWithDefaults(contract, SETTINGS)));
   await engine.operator.recoverAtOpen();
@@ -130,7 +134,9 @@ function startMaintenance(
   const store = world.storeFor(process, thread);
   const newId = idSource(clock, random);
   const processState = world.kernel.processCheckFor(process);
-  const maintenance = new Maintenance({ store, liveness, clock, random, events, newId, processState }, options, {
+  const neighbours = hintsIn(process, random.fork("hints"));
+  const deps = { store, liveness, clock, random, events, newId, processState, neighbours };
+  const maintenance = new Maintenance(deps, options, {
     loopLagMs: () => process.loopLagMs(),
     beaten(sentAtMono, answer) {
       beats.at = sentAtMono;
@@ -152,6 +158,27 @@ function startMaintenance(
         thread.soon(() => void maintenance.stop().then(exit));
         main.after(2_000, resolve);
       }),
+  };
+}
+
+/** How often a worker hears that a neighbour may be dead, at most. */
+const HINT_MS = 2_000;
+
+/** Hints that are mostly wrong: about workers that live, stand still, or sleep. They may make a process look, and nothing else. */
+function hintsIn({ maintenance: thread }: SimProcess, random: SeededRandom): Neighbours {
+  let workers: readonly WorkerRow[] = [];
+  let isClosed = false;
+  let ended: (worker: string) => void = () => {};
+  const again = (): void => {
+    if (isClosed) return;
+    if (workers.length > 0) ended(random.pick(workers).id);
+    thread.after(random.next() * HINT_MS, again);
+  };
+  thread.after(random.next() * HINT_MS, again);
+  return {
+    know: (rows) => void (workers = rows),
+    onEnded: (listener) => void (ended = listener),
+    close: () => void (isClosed = true),
   };
 }
 

@@ -6,6 +6,8 @@ import type { SeededRandom } from "./random.ts";
 export interface Profile {
   readonly workers: number;
   readonly concurrency: number;
+  /** How many jobs a worker claims beyond its slots. */
+  readonly ahead: number;
   readonly jobs: number;
   /** False: only leases decide who is dead. */
   readonly locksProve: boolean;
@@ -44,6 +46,8 @@ export interface Profile {
   readonly producers: 1 | 2;
   /** Whether a person cancels, retries and recovers. */
   readonly console: boolean;
+  /** How often, on average. */
+  readonly consoleEveryMs: number;
   /** So many jobs of each workload, by its name, instead of `jobs` drawn from all of them. */
   readonly jobsOf: Readonly<Record<string, number>> | null;
   /** Which figure of isolation is a law in this history (proof/sim/isolation.ts); null: none. */
@@ -107,6 +111,7 @@ export function drawProfile(random: SeededRandom, drawWorkloads: (random: Seeded
   return {
     workers: random.pick([2, 2, 3, 4]),
     concurrency: random.pick([1, 2, 3, 4, 6]),
+    ahead: random.fork("ahead").pick([0, 1, 3, 8]),
     jobs: 8 + random.below(17),
     locksProve: random.chance(0.8),
     sessions,
@@ -146,6 +151,7 @@ export function drawProfile(random: SeededRandom, drawWorkloads: (random: Seeded
     faultsMs: 5_000 + random.below(9_000),
     producers: random.chance(0.5) ? 2 : 1,
     console: true,
+    consoleEveryMs: 600,
     jobsOf: null,
     isolation: null,
   };

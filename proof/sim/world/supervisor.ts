@@ -156,7 +156,7 @@ export class Supervisor {
       operate(
         process,
         engine,
-        600,
+        this.#world.profile.consoleEveryMs,
         this.#program.jobs,
         () => this.#world.conditions.calm,
         limitedKeys(this.#program.workloads),

@@ -51,7 +51,9 @@ export function wire(real: Store, deps: WireDeps): Store {
   });
   const carried = observed(store, { around: (verb, args, call) => travel(deps, random, verb, args, call) });
   return withVerbs(carried, {
-    onWakeup: (listener) => deps.tower.hear(deps.thread, listener),
+    // A process without its connection hears nothing and sends nothing.
+    onWakeup: (listener) => deps.tower.hear(deps.thread, (what) => !deps.process.isCut && listener(what)),
+    notify: (what) => deps.process.alive && !deps.process.isCut && deps.tower.send(what),
     close: async () => {},
   });
 }

@@ -119,7 +119,16 @@ export class World {
 
   forEngine(heard: Pick<EngineWorld, "leaseLost" | "maintenanceKills">): EngineWorld {
     const { kernel, story, mutant, blobs } = this;
-    return { kernel, story, mutant, blobs, ...heard, storeFor: (process, thread) => this.storeFor(process, thread) };
+    const { ahead: claimsAhead } = this.profile;
+    return {
+      kernel,
+      story,
+      mutant,
+      blobs,
+      claimsAhead,
+      ...heard,
+      storeFor: (process, thread) => this.storeFor(process, thread),
+    };
   }
 
   byPid(pid: number): SimProcess | null {

@@ -28,7 +28,7 @@ const kinds = {
 
 export const KINDS = Object.values(kinds);
 
-export function kindOf(name: KindName): (typeof kinds)["rows"] {
+export function kindOf(name: KindName): (typeof kinds)[KindName] {
   return kinds[name];
 }
 

@@ -80,17 +80,23 @@ export const fairness: Scenario = {
     await fleet.killAll();
     const lines = readLines(place.folder);
     const starts = started();
-    // A job that was claimed before the newcomer came did not overtake it, although its handler began later. Of one that was claimed again since, the instant
-    // of this claim is not known: it counts.
-    const isClaimedSince = async ({ job: id, attempt }: Line, wallMs: number): Promise<boolean> => {
+    // By claims, not by handlers: a job that was claimed before the newcomer came, or after the newcomer was claimed itself, did not overtake it, whichever
+    // process the kernel let run first.
+    const claimedAt = async (id: string, attempt: number): Promise<number | null> => {
       const found = await engine.get(id);
-      return found?.attempt !== attempt || found.startedAt! >= wallMs;
+      if (found?.attempt === attempt) return found.startedAt;
+      return found?.history.find((entry) => entry.attempt === attempt)?.startedAt ?? null;
+    };
+    const overtook = async ({ job: id, attempt }: Line, fromMs: number, toMs: number): Promise<boolean> => {
+      const ms = await claimedAt(id, attempt);
+      return ms === null || (ms >= fromMs && ms <= toMs);
     };
     const waits = await Promise.all(
       [...came].map(async ([id, { at, wallMs }]) => {
         const start = starts.get(id);
         const between = lines.filter((line) => line.key === "large" && line.at >= at && line.at < (start?.at ?? 0));
-        const claimed = await Promise.all(between.map((line) => isClaimedSince(line, wallMs)));
+        const claimedMs = (await claimedAt(id, 1)) ?? Number.POSITIVE_INFINITY;
+        const claimed = await Promise.all(between.map((line) => overtook(line, wallMs, claimedMs)));
         return {
           id,
           rounds: start ? claimed.filter(Boolean).length / (workers * CONCURRENCY) : Number.POSITIVE_INFINITY,

@@ -2,7 +2,7 @@
 import { type EngineOptions, open } from "../../../src/index.ts";
 
 interface Program {
-  readonly KINDS: readonly object[];
+  readonly KINDS: NonNullable<EngineOptions["jobs"]>;
   readonly HEARTBEAT?: EngineOptions["heartbeat"];
   readonly CONCURRENCY?: number | Readonly<Record<string, number>>;
 }

@@ -7,7 +7,8 @@ import {
   type Place as AnyPlace,
   type Kill as AnyKill,
 } from "../../../src/torture/fleet.ts";
-import { CONCURRENCY, HEAP_MB, HEARTBEAT, LEASE, SUPERVISED } from "./settings.ts";
+import { tick } from "./jobs.ts";
+import { CONCURRENCY, HEAP_MB, HEARTBEAT, LEASE, runsTicksOnly, SUPERVISED } from "./settings.ts";
 
 export type Role = "worker" | "producer" | "supervisor";
 export type Place = AnyPlace<Role>;
@@ -76,7 +77,7 @@ function programOf(
   switch (role) {
     case "worker": {
       const { url: own, program = file("worker"), launcher } = workerAt?.(number) ?? { url };
-      return [program, [own], launcher ?? []];
+      return [program, runsTicksOnly(number) ? [own, tick.name] : [own], launcher ?? []];
     }
     case "producer":
       return [file("producer"), [url, `p${number}.${life}`, String(seed + 1_000 * life + number)]];

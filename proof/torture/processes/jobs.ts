@@ -57,6 +57,13 @@ nap.handle(async ({ ms }, run) => {
   await pause(ms);
 });
 
+/** Ends at once or nearly so. A worker that runs nothing else claims many of them ahead. */
+export const tick = job<{ readonly ms: number }>("torture.tick", { retry });
+tick.handle(async ({ ms }, run) => {
+  start(run, "tick");
+  if (ms > 0) await pause(ms);
+});
+
 export const STEPS = ["first", "second", "third"] as const;
 
 /** Three steps. What is kept is not run again by a later attempt. */
@@ -103,7 +110,7 @@ hog.handle((_, run) => {
   for (const kept = [first]; ;) kept.push([...first]);
 });
 
-export const JOBS = [transfer, nap, stepped, flaky, block, poison, hog] as const;
+export const JOBS = [transfer, nap, tick, stepped, flaky, block, poison, hog] as const;
 
 /** Kinds that end their worker: they end in quarantine, and no others do. */
 export const GUILTY: ReadonlySet<string> = new Set([poison.name, hog.name]);

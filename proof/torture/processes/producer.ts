@@ -4,9 +4,9 @@ import { type Client, connect } from "../../../src/client.ts";
 import type { EnqueueOptions } from "../../../src/index.ts";
 import { Chance } from "../../../src/torture/killer.ts";
 import { teller } from "./history.ts";
-import { block, flaky, JOBS, stepped, transfer } from "./jobs.ts";
+import { block, flaky, JOBS, stepped, tick, transfer } from "./jobs.ts";
 import { type Order, orderOf, placeOrder } from "./order.ts";
-import { JOBS_PER_SECOND, LEASE_MS, storeOptions } from "./settings.ts";
+import { JOBS_PER_SECOND, LEASE_MS, storeOptions, TICK_MS, TICKS_AT_ONCE, TICKS_EVERY_MS } from "./settings.ts";
 
 const EVERY_MS = 250;
 const [url, name, seed] = process.argv.slice(2) as [string, string, string];
@@ -27,10 +27,13 @@ async function main(): Promise<void> {
   process.send!({}); // at work; a producer has nothing else to tell its parent
   let made = 0;
   let owed = 0;
-  while (!stop.signal.aborted) {
+  for (let round = 1; !stop.signal.aborted; round++) {
     owed += (JOBS_PER_SECOND * EVERY_MS) / 1_000;
     const orders: Order[] = [];
     for (; owed >= 1; owed--) orders.push(order(`${name}-${++made}`));
+    if (round % (TICKS_EVERY_MS / EVERY_MS) === 0)
+      for (let n = 0; n < TICKS_AT_ONCE; n++)
+        orders.push(orderOf(tick, { ms: chance.whole(0, TICK_MS) }, { id: `${name}-${++made}` }));
     await Promise.all(orders.map((one) => insist(client, one)));
     await pause(EVERY_MS, undefined, { signal: stop.signal }).catch(() => {});
   }

@@ -18,6 +18,12 @@ export const HEAP_MB = 96;
 /** How many jobs a producer enqueues in a second: enough that most of those who are killed hold some, few enough that two cores have room to start programs. */
 export const JOBS_PER_SECOND = 12;
 
+/** And at once, every so often, so many that end at once or nearly so. Every third worker runs nothing else, so that it is killed with jobs that it has claimed ahead. */
+export const TICKS_AT_ONCE = 40;
+export const TICKS_EVERY_MS = 1_000;
+export const TICK_MS = 10;
+export const runsTicksOnly = (worker: number): boolean => worker % 3 === 0;
+
 /** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
 export const KILLS_PER_POISON = 250;
 export const KILLS_PER_HOG = 1_000;

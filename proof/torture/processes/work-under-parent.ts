@@ -9,7 +9,9 @@ import { CONCURRENCY, HEARTBEAT, LEASE } from "./settings.ts";
 /** What the parent acts upon; the rest is in the histories and in the store. */
 const FOR_PARENT: ReadonlySet<string> = new Set(["worker.started", "recovery.started", "worker.disowned"]);
 
-export function workUnderParent(url: string, { postgres }: Pick<EngineOptions, "postgres">): void {
+/** `only`: the name of the one kind that it runs. */
+export function workUnderParent(url: string, { postgres }: Pick<EngineOptions, "postgres">, only?: string): void {
+  const kinds = JOBS.filter(({ name }) => only === undefined || name === only);
   onCommitting((committing) => tellParent({ committing }));
   runUnderParent(async (signal) => {
     await using engine = await open(url, {
@@ -20,7 +22,7 @@ export function workUnderParent(url: string, { postgres }: Pick<EngineOptions, "
       onEvent: tell,
     });
     flushCompileCache();
-    await engine.work({ concurrency: CONCURRENCY, signal, grace: "5s" });
+    await engine.work({ concurrency: CONCURRENCY, only: kinds, signal, grace: "5s" });
   });
 }
 

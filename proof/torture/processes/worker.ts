@@ -2,4 +2,5 @@
 import { storeOptions } from "./settings.ts";
 import { workUnderParent } from "./work-under-parent.ts";
 
-workUnderParent(process.argv[2]!, storeOptions());
+const [url, only] = process.argv.slice(2);
+workUnderParent(url!, storeOptions(), only);

@@ -43,7 +43,8 @@ const NAMES = ["again", "once", "asking", "ordered"] as const;
 type Name = (typeof NAMES)[number];
 const QUEUES = 20;
 const KILL_EVERY_MS = 350;
-const HOLD_MS = 600;
+/** How long the receiver holds a request, at most. At a rate of some hundred a second, 2,000 are in flight only if each takes seconds. */
+const holdMs = (inFlight: number): number => Math.max(600, inFlight * 4);
 /** How long a kill waits for a process that is full. */
 const BUSY_WITHIN_MS = 5_000;
 const ENDED_WITHIN_MS = 120_000;
@@ -51,7 +52,7 @@ const ENDED_WITHIN_MS = 120_000;
 export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> {
   const { url, folder, kills, seed, workers: count, inFlight } = plan;
   const chance = new Chance(seed);
-  const receiver = await RecordingReceiver.start(new Chance(seed + 1), HOLD_MS);
+  const receiver = await RecordingReceiver.start(new Chance(seed + 1), holdMs(inFlight));
   process.env["OUTLIVE_REQUESTS_RECEIVER"] = receiver.url;
   process.env["OUTLIVE_REQUESTS_IN_FLIGHT"] = String(inFlight);
   if (plan.plant) process.env["OUTLIVE_REQUESTS_PLANT"] = "resend";
@@ -75,8 +76,8 @@ export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> 
     await workers.start();
     let struck = 0;
     while (struck < kills) {
-      await topUp(engine, more, inFlight * count);
-      const victim = await untilBusy(engine, inFlight, chance);
+      await topUp(engine, more, inFlight);
+      const victim = await untilBusy(engine, receiver, inFlight, chance);
       if (workers.kill(victim.pid)) struck++;
     }
     await untilEnded(engine);
@@ -97,21 +98,30 @@ export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> 
   }
 }
 
-/** Resolves with a worker that holds as many requests as half of its room, at the latest after a while with any that holds some. */
-async function untilBusy(engine: Engine, inFlight: number, chance: Chance): Promise<WorkerRow> {
+/**
+ * Resolves with a worker that holds as many requests as half of its room, while as many are open at the receiver; at the latest after a while with any that
+ * holds some.
+ */
+async function untilBusy(
+  engine: Engine,
+  receiver: RecordingReceiver,
+  inFlight: number,
+  chance: Chance,
+): Promise<WorkerRow> {
   const began = performance.now();
+  const busyWithinMs = Math.max(BUSY_WITHIN_MS, 2 * holdMs(inFlight));
   for (;;) {
     await pause(KILL_EVERY_MS / 4);
     const held = (await engine.workers()).filter(({ state, heldCount }) => state === "live" && heldCount > 0);
-    const busy = held.filter(({ heldCount }) => heldCount >= inFlight);
+    const busy = receiver.inFlight < inFlight ? [] : held.filter(({ heldCount }) => heldCount >= inFlight);
     const waited = performance.now() - began;
-    const victim = waited < KILL_EVERY_MS ? undefined : chance.pick(waited < BUSY_WITHIN_MS ? busy : held);
+    const victim = waited < KILL_EVERY_MS ? undefined : chance.pick(waited < busyWithinMs ? busy : held);
     if (victim) return victim;
     if (waited > ENDED_WITHIN_MS) throw new Error("no worker takes requests any more");
   }
 }
 
-/** Keeps enough waiting that every process is full. */
+/** Keeps enough waiting that every process is full: what the dead held comes on top. */
 async function topUp(engine: Engine, more: (name: Name, most: number) => Promise<void>, wanted: number): Promise<void> {
   const counts = new Map((await engine.counts()).map((one) => [one.kind, one]));
   for (const name of NAMES) {

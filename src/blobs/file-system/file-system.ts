@@ -1,8 +1,9 @@
 // Blobs as files in a folder of a local disk. A put writes a file of its own in `.incoming`, syncs it, renames it to its key, and
 // syncs the folder: after a power loss the whole blob is there or nothing. Nothing is locked; any number of processes may share it.
-import { constants, type Stats } from "node:fs";
-import { type FileHandle, lstat, mkdir, open, readdir, realpath, rename, statfs, unlink } from "node:fs/promises";
+import { closeSync, constants, openSync, renameSync, type Stats, write as writeCall } from "node:fs";
+import { type FileHandle, lstat, mkdir, open, readdir, realpath, statfs, unlink } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
+import { promisify } from "node:util";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { networkFilesystem } from "../../platform/filesystem.ts";
 import {
@@ -22,7 +23,7 @@ import {
 import { probe } from "../probe.ts";
 import { assertData, inParts, Meter, SourceFailure } from "../contents.ts";
 import { codeOf, explained, folderMissing } from "./errors.ts";
-import { Folders, keyConflict } from "./folders.ts";
+import { Folders, keyConflict, sync } from "./folders.ts";
 import { INCOMING, incomingName, sweep } from "./leftovers.ts";
 
 /** Options of `fileSystem()`. */
@@ -48,6 +49,8 @@ const MAX_RENAMES = 20;
 export function fileSystem(options: FileSystemOptions): BlobStore {
   return new FileSystemBlobs(options);
 }
+
+const writeSome = promisify(writeCall);
 
 class FileSystemBlobs implements BlobStore {
   readonly place: string;
@@ -206,20 +209,21 @@ class FileSystemBlobs implements BlobStore {
     await sweep(this.#root, now).catch(unlessMissing);
   }
 
-  async #create(path: string): Promise<FileHandle> {
-    const create = (): Promise<FileHandle> => open(path, "wx", 0o600);
-    return await create().catch(async (thrown: unknown) => {
+  async #create(path: string): Promise<number> {
+    try {
+      return openSync(path, "wx", 0o600);
+    } catch (thrown) {
       if (codeOf(thrown) !== "ENOENT") throw thrown;
       await mkdir(dirname(path), { mode: 0o700 }).catch(unlessThere);
-      return await create();
-    });
+      return openSync(path, "wx", 0o600);
+    }
   }
 
   async #rename(folders: Folders, incoming: string, key: string): Promise<void> {
     for (let tries = 1; ; tries++) {
       try {
         const folder = await folders.made(key);
-        await rename(incoming, join(folder, nameOf(key)));
+        renameSync(incoming, join(folder, nameOf(key)));
         // Missing: the blob was deleted at once, and its folder with it.
         await folders.sync(folder).catch(unlessMissing);
         return;
@@ -233,13 +237,17 @@ class FileSystemBlobs implements BlobStore {
   }
 }
 
-/** Writes, syncs and closes. */
-async function write(handle: FileHandle, key: string, data: BlobData, meter: Meter): Promise<void> {
+/**
+ * Writes, syncs and closes. Of a put's calls only those that move bytes wait for a thread of the pool, of which Node has four: the small ones, each of a
+ * few µs, would queue behind the syncs of other puts.
+ */
+async function write(fd: number, key: string, data: BlobData, meter: Meter): Promise<void> {
   try {
     let at = 0;
-    for await (const part of inParts(key, data, WRITE_BYTES)) {
+    const bytes = data instanceof Uint8Array && !meter.hashes ? data.length : WRITE_BYTES;
+    for await (const part of inParts(key, data, bytes)) {
       // The hash is made while the kernel copies.
-      const writing = writeAll(handle, part, at);
+      const writing = writeAll(fd, part, at);
       try {
         meter.add(part);
       } finally {
@@ -247,15 +255,15 @@ async function write(handle: FileHandle, key: string, data: BlobData, meter: Met
       }
       at += part.length;
     }
-    await handle.sync();
+    await sync(fd);
   } finally {
-    await handle.close();
+    closeSync(fd);
   }
 }
 
-async function writeAll(handle: FileHandle, part: Uint8Array, at: number): Promise<void> {
+async function writeAll(fd: number, part: Uint8Array, at: number): Promise<void> {
   for (let written = 0; written < part.length;)
-    written += (await handle.write(part, written, part.length - written, at + written)).bytesWritten;
+    written += (await writeSome(fd, part, written, part.length - written, at + written)).bytesWritten;
 }
 
 /** Null: there is no such file. */

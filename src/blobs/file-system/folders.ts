@@ -1,9 +1,13 @@
 // The folders below the store's own: made with mode 0700, never reached through a symbolic link, durable before a blob in them is,
 // and removed when they are empty.
-import { lstat, mkdir, open, rmdir } from "node:fs/promises";
+import { closeSync, fstatSync, fsync, openSync } from "node:fs";
+import { lstat, mkdir, rmdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { promisify } from "node:util";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { codeOf } from "./errors.ts";
+
+export const sync = promisify(fsync);
 
 /** Beyond that many, known folders are forgotten, which costs a few calls the next time. */
 const MAX_KNOWN = 1_000;
@@ -119,14 +123,14 @@ export class Folders {
 
 /** Returns whether it is the folder that is known. */
 async function syncFolder(folder: string, known: string | undefined): Promise<boolean> {
-  const handle = await open(folder, "r");
+  const fd = openSync(folder, "r");
   try {
-    await handle.sync();
+    await sync(fd);
     if (known === undefined) return true;
-    const { dev, ino, birthtimeMs } = await handle.stat();
+    const { dev, ino, birthtimeMs } = fstatSync(fd);
     return known === `${dev}:${ino}:${birthtimeMs}`;
   } finally {
-    await handle.close();
+    closeSync(fd);
   }
 }
 

@@ -127,7 +127,9 @@ export function worded(shown: string, doing: string, thrown: unknown): OutliveEr
       ? "Check user, password and permissions: configure, write and read on names that begin with outlive."
       : /NOT_ALLOWED|ConnectionOpenOk|530/.test(text)
         ? "Check the virtual host at the end of the address."
-        : "Check the address, and whether the broker runs. It is tried again.";
+        : /NOT[_-]FOUND|404/.test(text)
+          ? "Declare the queue or exchange, or correct its name."
+          : "Check the address, and whether the broker runs. It is tried again.";
   return new OutliveError(
     refused ? ErrorCode.brokerRefused : ErrorCode.brokerUnreachable,
     `${shown} failed while ${doing}: ${message}`,

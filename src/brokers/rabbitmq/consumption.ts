@@ -2,7 +2,7 @@
 // that brought it and no other: tags begin at 1 on each channel, and a tag of an old one would acknowledge another message. What can't be
 // handled now is kept in hand and tried again, so that an outage of the store costs no delivery its count.
 import type { ConsumeMessage } from "amqplib";
-import { ErrorCode } from "../../job/errors.ts";
+import { ErrorCode, type OutliveError } from "../../job/errors.ts";
 import type { BrokerNews, Consumer, Consumption, Delivery, WiredKind } from "../../stores/broker.ts";
 import { type Address, after, type Channel, connect, deadline, type Link, openChannel } from "./connection.ts";
 import { declareKind } from "./topology.ts";
@@ -13,8 +13,12 @@ const MAX_PAUSE_MS = 500;
 const MAX_REFUSED_PAUSE_MS = 5_000;
 /** Between two attempts to handle what the store or the blob store refused. */
 const MAX_HANDLE_PAUSE_MS = 5_000;
-/** What failed for so long goes to another process, if there is one. */
+/** What failed for so long goes to another process, if there is one, at its first deliveries. */
 const KEEP_IN_HAND_MS = 30_000;
+/** So many deliveries may be spent on that. A long outage must not use up the count, which is there for messages that end processes. */
+const HANDED_ON = 3;
+/** Later on it is kept for as long as a broker lets it be: RabbitMQ closes the channel of a delivery that is not acknowledged for 30 minutes. */
+const KEEP_LONG_MS = 20 * 60_000;
 /** A consumer that could not start, because its queue is not there, is tried again. */
 const RETRY_MS = 1_000;
 
@@ -27,6 +31,8 @@ export class RabbitmqConsumption implements Consumption {
   #wanted: readonly Consumer[] = [];
   #link: Link | null = null;
   #consuming = new Map<string, Consuming>();
+  /** Kinds whose queues the broker refuses. They are not consumed; the others are. */
+  #refused = new Set<string>();
 
   constructor(address: Address, kinds: readonly WiredKind[], news: (news: BrokerNews) => void) {
     this.#address = address;
@@ -54,25 +60,21 @@ export class RabbitmqConsumption implements Consumption {
     for (let pauseMs = 100; !signal.aborted;) {
       let why: string;
       let maxPauseMs = MAX_PAUSE_MS;
+      this.#refused = new Set();
       try {
         const link = await connect(this.#address, "consumes");
         if (signal.aborted) return link.destroy();
         try {
-          const channel = await openChannel(
-            link,
-            shown,
-            (model) => model.createChannel(),
-            () => {},
-          );
-          for (const kind of this.#kinds) await declareKind(channel, shown, kind);
-          await deadline(channel.close(), shown, "closing a channel");
+          await this.#declare(link, this.#kinds);
         } catch (thrown) {
           link.destroy();
           throw thrown;
         }
         this.#link = link;
         this.#adjust(link);
-        this.#news({ state: "connected", text: `consumes from ${shown}` });
+        if (this.#kinds.length === 0 || this.#refused.size < this.#kinds.length)
+          this.#news({ state: "connected", text: `consumes from ${shown}` });
+        if (this.#refused.size > 0) void this.#declareRefused(link);
         pauseMs = 100;
         why = await link.ended;
       } catch (thrown) {
@@ -91,8 +93,54 @@ export class RabbitmqConsumption implements Consumption {
     }
   }
 
+  /** The queues of each of these kinds, on a channel of its own: a refusal ends the channel, and must not stop another kind. */
+  async #declare(link: Link, kinds: readonly WiredKind[]): Promise<void> {
+    const { shown } = this.#address;
+    for (const wired of kinds) {
+      const channel = await openChannel(
+        link,
+        shown,
+        (model) => model.createChannel(),
+        () => {},
+      );
+      try {
+        await declareKind(channel, shown, wired);
+        this.#refused.delete(wired.kind);
+        await deadline(channel.close(), shown, "closing a channel");
+      } catch (thrown) {
+        const { code, message } = thrown as OutliveError;
+        if (code !== ErrorCode.brokerRefused) throw thrown;
+        this.#refused.add(wired.kind);
+        this.#news({ state: "refused", text: `${wired.kind} is not consumed, and is tried again: ${message}` });
+      }
+    }
+  }
+
+  /** Tries the refused ones again, until the connection ends. Only an operator changes what a broker refuses. */
+  async #declareRefused(link: Link): Promise<void> {
+    const { signal } = this.#stopping;
+    for (let pauseMs = 500; this.#refused.size > 0; pauseMs = Math.min(MAX_REFUSED_PAUSE_MS, pauseMs * 2)) {
+      await after(pauseMs * (0.5 + Math.random()), signal);
+      if (signal.aborted || this.#link !== link) return;
+      const refused = this.#kinds.filter(({ kind }) => this.#refused.has(kind));
+      try {
+        await this.#declare(link, refused);
+      } catch {
+        // The connection has ended, or the broker does not answer any more.
+        return link.destroy();
+      }
+      if (this.#link !== link) return;
+      this.#adjust(link);
+      for (const { kind } of refused)
+        if (!this.#refused.has(kind))
+          this.#news({ state: "connected", text: `consumes ${kind} from ${this.#address.shown}` });
+    }
+  }
+
   #adjust(link: Link): void {
-    const wanted = new Map(this.#wanted.map((consumer) => [consumer.queue, consumer]));
+    const wanted = new Map(
+      this.#wanted.filter(({ kind }) => !this.#refused.has(kind)).map((consumer) => [consumer.queue, consumer]),
+    );
     for (const [queue, one] of this.#consuming) {
       if (wanted.has(queue)) continue;
       this.#consuming.delete(queue);
@@ -100,7 +148,7 @@ export class RabbitmqConsumption implements Consumption {
     }
     for (const [queue, consumer] of wanted) {
       if (this.#consuming.has(queue)) continue;
-      this.#consuming.set(queue, new Consuming(link, this.#address.shown, consumer, this.#stopping.signal));
+      this.#consuming.set(queue, new Consuming(link, this.#address.shown, consumer, this.#stopping.signal, this.#news));
     }
   }
 }
@@ -116,6 +164,11 @@ class Consuming {
   readonly #shown: string;
   readonly #consumer: Consumer;
   readonly #signal: AbortSignal;
+  readonly #news: (news: BrokerNews) => void;
+  /** How often the broker has refused to let its queue be consumed. */
+  #refusals = 0;
+  /** Ends the pause before the next attempt to handle what failed. */
+  readonly #hurry = new AbortController();
   #channel: Channel | null = null;
   #tag: string | null = null;
   #waiting: InHand[] = [];
@@ -124,7 +177,8 @@ class Consuming {
   #stopped = false;
   #idle: (() => void) | null = null;
 
-  constructor(link: Link, shown: string, consumer: Consumer, signal: AbortSignal) {
+  constructor(link: Link, shown: string, consumer: Consumer, signal: AbortSignal, news: (news: BrokerNews) => void) {
+    this.#news = news;
     this.#link = link;
     this.#shown = shown;
     this.#consumer = consumer;
@@ -135,12 +189,14 @@ class Consuming {
   /** The connection is gone, and with it every delivery: the broker brings them again. */
   lose(): void {
     this.#stopped = true;
+    this.#hurry.abort();
     this.#waiting = [];
   }
 
   /** Takes nothing more. What waits goes to another process, what is being handled is acknowledged. */
   async stop(): Promise<void> {
     this.#stopped = true;
+    this.#hurry.abort();
     const channel = this.#channel;
     this.#waiting = [];
     if (channel && this.#tag !== null)
@@ -152,10 +208,14 @@ class Consuming {
   async #start(): Promise<void> {
     const { queue, prefetch } = this.#consumer;
     while (!this.#stopped) {
+      // A channel that ends before it consumes is this loop's: with a second one each failed attempt would double them.
+      let isConsuming = false;
+      let isEnded = false;
       try {
         const ended = (): void => {
+          isEnded = true;
           // By the broker, for instance because the queue was deleted or a delivery was held for too long. Its deliveries come again.
-          if (this.#channel !== channel || this.#stopped) return;
+          if (!isConsuming || this.#channel !== channel || this.#stopped) return;
           this.#channel = null;
           this.#waiting = [];
           void after(RETRY_MS, this.#signal).then(() => (this.#stopped ? undefined : this.#start()));
@@ -173,13 +233,22 @@ class Consuming {
           this.#shown,
           `consuming from ${queue}`,
         );
+        if (isEnded) throw new Error(`the channel of ${queue} has ended`);
         this.#tag = consumerTag;
+        isConsuming = true;
+        if (this.#refusals > 1) this.#news({ state: "connected", text: `consumes ${queue} from ${this.#shown}` });
+        this.#refusals = 0;
         return;
       } catch (thrown) {
         if (this.#stopped) return;
         // A call that is not answered leaves the connection in a state that nobody knows: the loop makes a new one.
         if (/has not answered/.test((thrown as Error).message)) return this.#link.destroy();
         this.#channel = null;
+        this.#waiting = [];
+        const { code, message } = thrown as OutliveError;
+        // Not the first: the queues of a collection are made while it is looked for.
+        if (code === ErrorCode.brokerRefused && ++this.#refusals === 2)
+          this.#news({ state: "refused", text: `${queue} is not consumed, and is tried again: ${message}` });
         await after(RETRY_MS, this.#signal);
         if (this.#signal.aborted) return;
       }
@@ -226,16 +295,22 @@ class Consuming {
   async #handled(inHand: readonly InHand[]): Promise<readonly ("ack" | "requeue")[] | null> {
     const deliveries = inHand.map(({ message }) => deliveryOf(message));
     const since = performance.now();
+    const keepMs = keptInHandMs(Math.max(...deliveries.map(({ redelivered }) => redelivered)));
     for (let pauseMs = 50; ; pauseMs = Math.min(MAX_HANDLE_PAUSE_MS, pauseMs * 2)) {
       try {
         return await this.#consumer.handle(deliveries);
       } catch {
         // The caller has said what failed.
-        if (this.#stopped || performance.now() - since > KEEP_IN_HAND_MS) return null;
-        await after(pauseMs, this.#signal);
+        if (this.#stopped || performance.now() - since > keepMs) return null;
+        await after(pauseMs, this.#hurry.signal);
       }
     }
   }
+}
+
+/** How long a delivery that can't be handled is kept, by how often it was delivered before. */
+export function keptInHandMs(redelivered: number): number {
+  return redelivered < HANDED_ON ? KEEP_IN_HAND_MS : KEEP_LONG_MS;
 }
 
 /** An acknowledgement on a channel that died is refused: its message comes again. */

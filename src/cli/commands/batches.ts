@@ -9,7 +9,7 @@ import type { JobInfo } from "../../job/job.ts";
 import { FAIR } from "../../job/limits.ts";
 import { pageOfJobs } from "../lookup.ts";
 import { humanMs } from "../../job/time.ts";
-import { wholeNumber } from "../context.ts";
+import { byOf, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { grid, type Ink, type Pen, type Terminal, watch } from "../terminal.ts";
 import { ago, bar, bytes, count, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
@@ -66,14 +66,12 @@ export const batchesCommand: Register = (program, run) => {
         terminal.answer(batch, () => story(terminal, batch).join("\n"));
       }),
     );
-  program
-    .command("abort")
-    .argument("<id>", "the batch's id")
+  withBy(program.command("abort").argument("<id>", "the batch's id"))
     .description("end a batch: rows that have not begun are aborted, what has ended stays")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;
-        const state = await (await attach()).abortBatch(id);
+        const state = await (await attach()).abortBatch(id, byOf(command));
         terminal.answer({ batch: id, state }, () =>
           state === "aborting"
             ? `Batch ${id} is being aborted: running blocks were asked to end. See it: outlive batch ${id}`

@@ -6,7 +6,7 @@ import { isCollection } from "../../engine/collection.ts";
 import type { CollectionInfo, ParkedMessage } from "../../index.ts";
 import { COLLECTION_STATES, type CollectionState } from "../../job/collections.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { wholeNumber } from "../context.ts";
+import { byOf, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { allJobs } from "../supervisor/job-modules.ts";
 import { ExitCode, grid, type Ink, type Terminal } from "../terminal.ts";
@@ -75,9 +75,7 @@ export const collectionsCommand: Register = (program, run) => {
         return answer === "accepted" || answer === "duplicate" ? ExitCode.ok : ExitCode.failure;
       }),
     );
-  program
-    .command("abandon")
-    .argument("<id>", "the collection's id")
+  withBy(program.command("abandon").argument("<id>", "the collection's id"))
     .option("--cancel", "it is not wanted any more: its state is cancelled instead of abandoned")
     .description("end a collection that is not complete: what came is kept for the kind's `keep`")
     .action(
@@ -85,13 +83,12 @@ export const collectionsCommand: Register = (program, run) => {
         const id = command.args[0]!;
         const engine = await attach();
         const { cancel } = command.opts<{ cancel?: boolean }>();
-        const state = cancel === true ? await engine.cancelCollection(id) : await engine.abandonCollection(id);
+        const by = byOf(command);
+        const state = cancel === true ? await engine.cancelCollection(id, by) : await engine.abandonCollection(id, by);
         terminal.answer({ collection: id, state }, () => `Collection ${id} is ${state}.`);
       }),
     );
-  program
-    .command("parked")
-    .argument("[id]", "only this message")
+  withBy(program.command("parked").argument("[id]", "only this message"))
     .description("messages that could not become parts, with the reason")
     .option("--kind <kind>", "only for this kind")
     .option("--collection <id>", "only of this collection")
@@ -102,7 +99,7 @@ export const collectionsCommand: Register = (program, run) => {
     .action(
       run(async ({ terminal, attach, mayChange }, command) => {
         const [only] = command.args;
-        const { retry, drop, ...filter } = command.opts<{
+        const { retry, drop, kind, collection, limit, after } = command.opts<{
           kind?: string;
           collection?: string;
           limit: number;
@@ -111,17 +108,23 @@ export const collectionsCommand: Register = (program, run) => {
           drop?: boolean;
         }>();
         const engine = await attach();
-        const found = await engine.parked(filter);
+        const filter = {
+          ...(kind !== undefined && { kind }),
+          ...(collection !== undefined && { collection }),
+          ...(after !== undefined && { after }),
+        };
+        const found = await engine.parked({ ...filter, limit });
         const parked = only === undefined ? found : found.filter(({ id }) => id === only);
         if (retry !== true && drop !== true)
           return terminal.answer({ parked }, () =>
             parked.length === 0 ? "No messages are parked." : parkedTable(terminal, parked),
           );
         mayChange(retry === true ? "put parked messages again" : "forget parked messages");
+        const by = byOf(command);
         const results: { id: string; became: string }[] = [];
         for (const message of parked) {
-          if (drop === true) await engine.dropParked(message);
-          results.push({ id: message.id, became: drop === true ? "dropped" : await engine.retryParked(message) });
+          if (drop === true) await engine.dropParked(message, by);
+          results.push({ id: message.id, became: drop === true ? "dropped" : await engine.retryParked(message, by) });
         }
         terminal.answer({ results }, () =>
           results.length === 0

@@ -7,7 +7,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
 import { connect } from "../../engine/client.ts";
-import { instant, wholeNumber, jsonArgument } from "../context.ts";
+import { byOf, instant, jsonArgument, wholeNumber, withBy } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { findJob } from "../supervisor/job-modules.ts";
@@ -93,11 +93,12 @@ function enqueuedText({ id, created, became }: Enqueued, { dedupeKey }: Flags): 
 // A handler reads the signal with `run.waitForSignal`.
 
 export const signalCommand: Register = (program, run) => {
-  program
+  const signal = program
     .command("signal")
     .argument("<id>", "the job's id")
     .argument("<name>", "the name of the signal")
-    .argument("[json]", "what is sent, as JSON, or - to read it from stdin (default: null)")
+    .argument("[json]", "what is sent, as JSON, or - to read it from stdin (default: null)");
+  withBy(signal)
     .description("send a signal to an unfinished job, also before it waits for it")
     .option("--id <id>", "your own id of the signal: sending it again adds nothing")
     .action(
@@ -105,7 +106,8 @@ export const signalCommand: Register = (program, run) => {
         const [job, name, given = "null"] = command.args as [string, string, string?];
         const payload = await jsonArgument(given, "The payload", "outlive signal ID NAME - < payload.json");
         const { id } = command.opts<{ id?: string }>();
-        const { created } = await (await attach()).signal(job, name, payload, id === undefined ? {} : { id });
+        const options = { ...byOf(command), ...(id !== undefined && { id }) };
+        const { created } = await (await attach()).signal(job, name, payload, options);
         terminal.answer({ job, name, created }, () =>
           created
             ? `The signal ${name} to job ${job} is kept.`

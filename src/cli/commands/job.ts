@@ -3,8 +3,9 @@ import type { Engine } from "../../engine/engine.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { type Counters, JOB_STATES, type JobDetails, type JobInfo, type JobState } from "../../job/job.ts";
 import { throttleSettings } from "../../job/limits.ts";
+import { shownInput } from "../../job/requests.ts";
 import { shellWord } from "../../job/text.ts";
-import { humanMs } from "../../job/time.ts";
+import { humanMs, isoInstant } from "../../job/time.ts";
 import { awaitedAt } from "../../job/waits.ts";
 import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs, wholeId } from "../lookup.ts";
 import type { Register } from "../main.ts";
@@ -28,7 +29,8 @@ export const jobCommand: Register = (program, run) => {
         const job = await engine.get(id);
         if (!job) throw noSuchJob(id);
         const batch = (await batchOfJob(engine, id, job.kind))?.id ?? null;
-        const whole = { ...job, children: await childrenOf(engine, id), batch };
+        const input = full ? job.input : shownInput(job.kind, job.input);
+        const whole = { ...job, input, children: await childrenOf(engine, id), batch };
         terminal.answer(whole, () => storyLines(whole, terminal, Date.now(), full).join("\n").trimEnd());
       }),
     );
@@ -114,6 +116,7 @@ export function storyLines(job: WholeJob, pen: Pen, now: number, full = false): 
       return `${pen.style("dim", name.padEnd(width))}  ${job.corrupt.includes(name) ? pen.style("red", indented) : indented}`;
     }),
     "",
+    ...attemptLines(job, pen, full),
     ...timeline(job, pen, full),
     "",
     ...nextOf(job, pen),
@@ -218,6 +221,83 @@ function json(value: unknown, full: boolean): string {
   return full ? printable(text) : oneLine(text, SHORT);
 }
 
+/** How an attempt ended, by the name of the change that ended it. */
+const ENDED_BY: Readonly<Partial<Record<string, string>>> = {
+  fail: "failed",
+  timeOut: "timed out",
+  crash: "its worker died",
+  lose: "contact lost",
+  release: "released at no cost",
+  wait: "began to wait",
+  endCancelled: "cancelled",
+  refuse: "refused",
+  quarantine: "quarantined",
+};
+
+interface AttemptLine {
+  readonly attempt: number;
+  readonly startedAt: number | null;
+  readonly endedAt: number | null;
+  readonly owner: string | null;
+  readonly outcome: string;
+  readonly ink: Ink;
+}
+
+/** One line for each attempt. Successes write no history: the latest attempt is known from the job, an earlier one from its retry by hand. */
+function attemptsOf(job: JobDetails): AttemptLine[] {
+  const ended = job.history.flatMap(({ event, from, to, at, attempt, startedAt, owner, actor }): AttemptLine[] => {
+    const redone = event === "retry" && from === "succeeded";
+    if (attempt === 0 || (from !== "running" && !redone) || from === to) return [];
+    const outcome = redone ? "succeeded" : (ENDED_BY[event] ?? event);
+    const worker = owner ?? (actor.startsWith("worker/") ? actor.slice("worker/".length) : null);
+    return [
+      {
+        attempt,
+        startedAt,
+        endedAt: redone ? null : at,
+        owner: worker,
+        outcome: to === "queued" || redone || outcome === to ? outcome : `${outcome}, ${to}`,
+        ink: redone ? "green" : to === "queued" ? "yellow" : "red",
+      },
+    ];
+  });
+  const { attempt, startedAt, finishedAt, worker: owner, state } = job;
+  if (state === "running") ended.push({ attempt, startedAt, endedAt: null, owner, outcome: state, ink: "cyan" });
+  if (state === "succeeded")
+    ended.push({ attempt, startedAt, endedAt: finishedAt, owner, outcome: state, ink: "green" });
+  return [...new Map(ended.map((line) => [line.attempt, line])).values()].sort((a, b) => a.attempt - b.attempt);
+}
+
+/** Attempts shown, unless the whole is asked for. */
+const ATTEMPTS_SHOWN = 20;
+
+function attemptLines(job: JobDetails, pen: Pen, full: boolean): string[] {
+  const all = attemptsOf(job);
+  if (all.length === 0) return [];
+  const shown = full ? all : all.slice(-ATTEMPTS_SHOWN);
+  const instant = (at: number | null): string => (at === null ? "-" : full ? isoInstant(at) : timeOfDay(at));
+  const rows = shown.map(({ attempt, startedAt, endedAt, outcome, ink, owner }): Cell[] => [
+    attempt,
+    instant(startedAt),
+    instant(endedAt),
+    { text: outcome, ink },
+    owner === null ? "-" : printable(owner),
+  ]);
+  const columns = [
+    { title: "ATTEMPT", align: "right" as const },
+    { title: "STARTED" },
+    { title: "ENDED" },
+    { title: "OUTCOME" },
+    { title: "WORKER", ...(full ? {} : { shrinkTo: 12 }) },
+  ];
+  const left = all.length - shown.length;
+  return [
+    ...(left > 0 ? [pen.style("dim", `… ${count(left, "earlier attempt")}: --full shows all`)] : []),
+    ...grid(pen, columns, rows),
+    "",
+  ];
+}
+
 interface Happening {
   readonly at: number;
   readonly attempt: number;
@@ -226,7 +306,7 @@ interface Happening {
   readonly text: string;
 }
 
-/** Steps, log and history in one order. A success writes no history, so the ends of the latest attempt are added. */
+/** Steps, log and history in one order. */
 function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
   const happening = (at: number, attempt: number, what: string, text: string, ink: Ink | null = null): Happening => ({
     at,
@@ -237,7 +317,6 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
   });
   const all = [
     happening(job.createdAt, 0, "enqueued", ""),
-    ...(job.startedAt === null ? [] : [happening(job.startedAt, job.attempt, "started", `in ${job.worker ?? "?"}`)]),
     ...job.steps.map(({ at, attempt, name, result }) =>
       happening(
         at,
@@ -257,9 +336,6 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
         to === "queued" ? "yellow" : "red",
       ),
     ),
-    ...(job.state === "succeeded" && job.finishedAt !== null
-      ? [happening(job.finishedAt, job.attempt, "succeeded", "", "green")]
-      : []),
   ].sort((a, b) => a.at - b.at);
   const shown = full ? all : all.slice(-STORY);
   const rows = shown.map(({ at, attempt, what, text, ink }): Cell[] => [

@@ -11,6 +11,7 @@ import { count, stamp } from "../words.ts";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { CONFIG_FILES } from "../../engine/config.ts";
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 const step = wholeNumber(0, 1_000);
 
@@ -212,9 +213,25 @@ function isModuleFolder(folder = process.cwd()): boolean {
 function writeNew(name: string, text: string): boolean {
   const path = resolve(name);
   if (existsSync(path)) return false;
-  mkdirSync(dirname(path), { recursive: true });
-  writeFileSync(path, text, { flag: "wx" });
+  inThisFolder(() => {
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, text, { flag: "wx" });
+  });
   return true;
+}
+
+function inThisFolder(write: () => void): void {
+  try {
+    write();
+  } catch (thrown) {
+    throw new OutliveError(
+      ErrorCode.storeReadOnly,
+      `init can't write to ${process.cwd()}: ${(thrown as Error).message}.`,
+      "Give this user the right to write to the folder, or run it in another one.",
+      { folder: process.cwd() },
+      { cause: thrown },
+    );
+  }
 }
 
 /** The database must not be committed by accident. */
@@ -222,6 +239,6 @@ function ignore(): boolean {
   const path = resolve(".gitignore");
   const text = existsSync(path) ? readFileSync(path, "utf8") : "";
   if (text.split("\n").includes(IGNORED)) return false;
-  writeFileSync(path, `${text}${text === "" || text.endsWith("\n") ? "" : "\n"}${IGNORED}\n`);
+  inThisFolder(() => writeFileSync(path, `${text}${text === "" || text.endsWith("\n") ? "" : "\n"}${IGNORED}\n`));
   return true;
 }

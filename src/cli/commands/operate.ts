@@ -118,7 +118,7 @@ async function retryBatch({ terminal, attach }: Context, given: Command, id: str
       "Ids of jobs and --batch were given together.",
       "Nothing was changed. Give one of them.",
     );
-  const { round, rows } = await (await attach()).retryBatch(id);
+  const { round, rows } = await (await attach()).retryBatch(id, byOf(given));
   terminal.answer(
     { batch: id, round, rows },
     () => `${count(rows, "row")} of batch ${id} run again, as round ${round}.`,
@@ -284,6 +284,7 @@ export const auditCommand: Register = (program, run) => {
     .option("--actor <name>", "only changes of this actor")
     .addOption(new Option("--action <action>", "only changes of this sort").choices([...AUDIT_ACTIONS]))
     .option("--job <id>", "only changes of this job alone")
+    .option("--target <text>", 'only changes of this, as OF shows it: "schedule nightly", "batch ID", "kind mail"')
     .option("--limit <number>", "most entries on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <id>", "`next` of the page before")
     .action(

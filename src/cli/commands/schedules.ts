@@ -1,17 +1,16 @@
 // `outlive schedules`: what is planned, and what people do about it: preview, pause, resume, run, backfill, remove, prune.
-import { hostname, userInfo } from "node:os";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Timing } from "../../job/schedules.ts";
 import { humanMs } from "../../job/time.ts";
 import type { Engine, ScheduleClient, ScheduleInfo } from "../../index.ts";
-import { duration, wholeNumber } from "../context.ts";
+import type { By } from "../../job/audit.ts";
+import { byOf, duration, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { type Column, grid, type Pen } from "../terminal.ts";
 import { oneLine, thousands } from "../words.ts";
 
 interface Flags {
   readonly count?: number;
-  readonly reason?: string;
   readonly until?: number;
   readonly from?: string;
   readonly to?: string;
@@ -28,17 +27,18 @@ interface Call {
   readonly schedules: ScheduleClient;
   readonly name: string;
   readonly flags: Flags;
+  readonly by: By;
   readonly pen: Pen;
 }
 
 export const schedulesCommand: Register = (program, run) => {
-  program
+  const schedules = program
     .command("schedules")
     .argument("[action]", `list (default), prune, or with a name: ${NAMED.join(", ")}`)
-    .argument("[name]", "the name of the schedule")
+    .argument("[name]", "the name of the schedule");
+  withBy(schedules)
     .description("what is planned: list, preview, pause, resume, run, backfill or remove schedules")
     .option("--count <number>", "preview: how many occurrences (default 5)", wholeNumber(1, 1_000))
-    .option("--reason <text>", "pause: why, for people")
     .option("--until <duration>", "pause: for how long (default: until it is resumed)", duration)
     .option("--from <instant>", "backfill: from this instant on, in ISO 8601")
     .option("--to <instant>", "backfill: up to this instant, in ISO 8601")
@@ -57,7 +57,13 @@ export const schedulesCommand: Register = (program, run) => {
             { action },
           );
         const engine: Engine = await attach();
-        const call = { schedules: engine.schedules, name: name ?? "", flags: command.opts<Flags>(), pen: terminal };
+        const call = {
+          schedules: engine.schedules,
+          name: name ?? "",
+          flags: command.opts<Flags>(),
+          by: byOf(command),
+          pen: terminal,
+        };
         const { document, text } = await act(call);
         terminal.answer(document, () => text);
       }),
@@ -86,38 +92,38 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Printed>>> = {
     return { document: { schedule: name, occurrences }, text: lines.join("\n") || "It has no further occurrence." };
   },
 
-  async pause({ schedules, name, flags }) {
-    const { reason = "", until } = flags;
-    await schedules.pause(name, { reason, by: actor(), ...(until !== undefined && { until: `${until}ms` as const }) });
+  async pause({ schedules, name, flags: { until }, by }) {
+    await schedules.pause(name, { ...by, ...(until !== undefined && { until: `${until}ms` as const }) });
     const schedule = await known(schedules, name);
     const how = schedule.paused?.until ? `until ${iso(schedule.paused.until)}` : "until it is resumed";
     return { document: { schedule }, text: `The schedule ${name} is paused ${how}.` };
   },
 
-  async resume({ schedules, name }) {
-    await schedules.resume(name);
+  async resume({ schedules, name, by }) {
+    await schedules.resume(name, by);
     return { document: { schedule: await known(schedules, name) }, text: `The schedule ${name} goes on.` };
   },
 
-  async run({ schedules, name }) {
-    const { id } = await schedules.run(name);
+  async run({ schedules, name, by }) {
+    const { id } = await schedules.run(name, by);
     return { document: { schedule: name, job: id }, text: `Enqueued job ${id} of the schedule ${name}.` };
   },
 
-  async backfill({ schedules, name, flags }) {
-    const { count, created } = await schedules.backfill(name, instant(flags.from, "from"), instant(flags.to, "to"));
+  async backfill({ schedules, name, flags, by }) {
+    const [from, to] = [instant(flags.from, "from"), instant(flags.to, "to")];
+    const { count, created } = await schedules.backfill(name, from, to, by);
     const text = `${thousands(created)} of ${thousands(count)} occurrences were enqueued; the others had been before.`;
     return { document: { schedule: name, count, created }, text };
   },
 
-  async remove({ schedules, name }) {
-    const removed = await schedules.remove(name);
+  async remove({ schedules, name, by }) {
+    const removed = await schedules.remove(name, by);
     const text = removed ? `The schedule ${name} was removed. Its jobs stay.` : `There is no schedule ${name}.`;
     return { document: { schedule: name, removed }, text };
   },
 
-  async prune({ schedules, flags: { dryRun = false } }) {
-    const names = await schedules.prune({ dryRun });
+  async prune({ schedules, flags: { dryRun = false }, by }) {
+    const names = await schedules.prune({ dryRun, ...by });
     const would = dryRun ? "would be removed" : "were removed";
     const text = names.length === 0 ? "Every schedule is declared by a live worker, or was set at run time." : "";
     return { document: { removed: names, dryRun }, text: text || `${names.join(", ")} ${would}.` };
@@ -198,10 +204,6 @@ function localTime(at: number, offset: string): string {
   const [, sign, hours, minutes] = /^([+-])(\d\d):?(\d\d)/.exec(offset) ?? [null, "+", "0", "0"];
   const shiftMs = (sign === "-" ? -1 : 1) * (Number(hours) * 60 + Number(minutes)) * 60_000;
   return new Date(at + shiftMs).toISOString().slice(0, 16).replace("T", " ");
-}
-
-function actor(): string {
-  return `${userInfo().username}@${hostname()}`;
 }
 
 function iso(at: number): string {

@@ -17,6 +17,7 @@ import { shownAddress, storeAt } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import type { LogForm, WorkOrder } from "../supervisor/child.ts";
 import { serve } from "../supervisor/http.ts";
+import { loadMiddleware } from "../supervisor/job-modules.ts";
 import { becomeInit, Supervisor } from "../supervisor/supervisor.ts";
 
 interface WorkFlags {
@@ -25,6 +26,7 @@ interface WorkFlags {
   readonly only?: readonly string[];
   readonly watch?: true;
   readonly import: readonly string[];
+  readonly middleware: readonly string[];
   readonly http?: string;
   readonly grace?: Duration;
   readonly log?: LogForm;
@@ -52,6 +54,12 @@ export const workCommand: Register = (program, run) => {
     .option("--only <kinds>", "only these kinds: mail,render", list)
     .option("--watch", "start again when a module changes; costs no job a crash")
     .option("--import <module>", "loaded first in each process, as by node --import; may be repeated", collect, [])
+    .option(
+      "--middleware <module>",
+      "a module whose default export is around every attempt; may be repeated, the first is the outermost",
+      collect,
+      [],
+    )
     .option(
       "--http <host:port>",
       "serve /live, /ready and /metrics, for example on 127.0.0.1:9090 (default: off)",
@@ -84,6 +92,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     store: shared(config.store),
     ...sendable(config),
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
+    middleware: { base: process.cwd(), patterns: middlewareOf(config, flags) },
     only: flags.only ?? null,
     concurrency: flags.concurrency ?? config.work.concurrency ?? null,
     graceMs: durationMs(flags.grace ?? config.work.grace ?? defaultOf("work.grace"), "--grace"),
@@ -93,11 +102,13 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     watch: flags.watch === true,
   };
   const { times } = engineSettings(config.engine, storeAt(config.store).name);
+  // The supervisor recovers the jobs of its dead workers, and a middleware may want to hear of it.
+  const middleware = await loadMiddleware(order.middleware);
   greet(log, config, { processes, order, times });
   const early: EngineEvent[] = [];
   let opening = true;
   const onEvent = (event: EngineEvent): void => void (opening && early.push(event));
-  const engine = await open(config.store, { ...config.engine, logger: log, onEvent });
+  const engine = await open(config.store, { ...config.engine, middleware, logger: log, onEvent });
   opening = false;
   try {
     const { FleetMetrics } = order.metrics ? await import("../supervisor/http.ts") : { FleetMetrics: null };
@@ -105,7 +116,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
     const supervisor = new Supervisor(engine, log, {
       processes,
       order,
-      execArgv: execArgv(flags["import"]),
+      execArgv: execArgv(flags["import"], config.work.semiSpace ?? defaultOf("work.semiSpace")),
       times,
       watchGraceMs: durationMs(flags.grace ?? WATCH_GRACE, "--grace"),
       metrics,
@@ -127,6 +138,11 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   } finally {
     await closeSoon(engine);
   }
+}
+
+function middlewareOf({ work: { middleware = [] } }: LoadedConfig, flags: WorkFlags): readonly string[] {
+  if (flags.middleware.length > 0) return flags.middleware;
+  return typeof middleware === "string" ? [middleware] : middleware;
 }
 
 /** Probes need no package, metrics need prom-client: without it, what to install. */
@@ -175,10 +191,18 @@ function greetServer(log: Logger, server: { readonly address: string; readonly i
 }
 
 /** What Node itself was started with, but never twice the same debugger port. */
-function execArgv(imports: readonly string[]): string[] {
+function execArgv(imports: readonly string[], semiSpaceMb: number): string[] {
   const own = process.execArgv.filter((argument) => !/^--(inspect|watch)/.test(argument));
   const quiet = "--disable-warning=ExperimentalWarning";
-  return [...own, ...(own.includes(quiet) ? [] : [quiet]), ...imports.flatMap((module) => ["--import", module])];
+  const isSized = [...own, process.env["NODE_OPTIONS"] ?? ""].some((text) =>
+    /--max[-_]semi[-_]space[-_]size/.test(text),
+  );
+  return [
+    ...own,
+    ...(own.includes(quiet) ? [] : [quiet]),
+    ...(isSized ? [] : [`--max-semi-space-size=${semiSpaceMb}`]),
+    ...imports.flatMap((module) => ["--import", module]),
+  ];
 }
 
 /** What can be sent to a worker process. A blob store or a broker that the configuration file made is made there again. */

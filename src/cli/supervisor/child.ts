@@ -253,6 +253,8 @@ export interface WorkOrder {
   /** The configuration file that makes the blob store or the broker, if they are not addresses: what code made can't be sent. */
   readonly madeBy: string | null;
   readonly globs: JobGlobs;
+  /** The modules of the middleware, from the outermost to the innermost. */
+  readonly middleware: JobGlobs;
   readonly only: readonly string[] | null;
   readonly concurrency: number | Readonly<Record<string, number>> | null;
   /** How long running jobs may finish when no supervisor is left to say so. */

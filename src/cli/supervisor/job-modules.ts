@@ -6,6 +6,9 @@ import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isBatch, isScheduleDeclaration } from "../../engine/batch.ts";
 import { isCollection } from "../../engine/collection.ts";
+import type { Declared } from "../../engine/options.ts";
+import type { Middleware } from "../../engine/middleware.ts";
+import { PROGRAM_OPTIONS } from "../../engine/settings.ts";
 import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { userFrames } from "../../telemetry/log.ts";
@@ -78,8 +81,8 @@ function hasHandler(contract: AnyContract): boolean {
 }
 
 /** What these modules declare as schedules, and the jobs of those, which a program must know although another may run them. */
-export async function loadSchedules(globs: JobGlobs): Promise<readonly object[]> {
-  const found = new Set<object>();
+export async function loadSchedules(globs: JobGlobs): Promise<readonly Declared[]> {
+  const found = new Set<Declared>();
   for (const file of await findModules(globs))
     for (const one of exportsOf(await load(file)))
       if (isScheduleDeclaration(one)) {
@@ -87,6 +90,27 @@ export async function loadSchedules(globs: JobGlobs): Promise<readonly object[]>
         found.add(one.contract);
       }
   return [...found];
+}
+
+/** What these modules export as their default: a middleware or several, in the order of the modules. */
+export async function loadMiddleware({ base, patterns }: JobGlobs): Promise<readonly Middleware[]> {
+  const { accepts } = PROGRAM_OPTIONS.middleware;
+  const all: Middleware[] = [];
+  for (const path of patterns) {
+    const file = resolve(base, path);
+    const refused = (what: string, hint: string): OutliveError =>
+      new OutliveError(ErrorCode.optionInvalid, `The module ${path} of the middleware ${what}.`, hint, { file });
+    if (!isFile(file)) throw refused("is not there", `Name a file, relative to ${base}.`);
+    const { default: found } = (await load(file)) as { readonly default?: unknown };
+    const some: unknown = Array.isArray(found) ? found : [found];
+    if (!accepts(some))
+      throw refused(
+        "has no middleware as its default export",
+        "Write `export default { attempt(attempt, next) { ... } } satisfies Middleware`, or export an array of them.",
+      );
+    all.push(...(some as readonly Middleware[]));
+  }
+  return all;
 }
 
 async function load(file: string): Promise<object> {

@@ -14,7 +14,7 @@ import { jsonWriter, prettyWriter } from "../../log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { exitCodeOf } from "../terminal.ts";
 import type { FromChild, ToChild, WorkOrder } from "./child.ts";
-import { loadJobs, loadSchedules } from "./job-modules.ts";
+import { loadJobs, loadMiddleware, loadSchedules } from "./job-modules.ts";
 
 class WorkerProcess {
   #order: WorkOrder | undefined;
@@ -52,6 +52,7 @@ class WorkerProcess {
     const jobs = await loadJobs(order.globs);
     assertKnown(order.only ?? [], jobs);
     const schedules = await loadSchedules(order.globs);
+    const middleware = await loadMiddleware(order.middleware);
     if (this.#graceMs !== undefined) return this.#leave();
     const write = order.log === "json" ? jsonWriter : prettyWriter;
     const logger = write({ who: { place: order.place }, colours: order.colours });
@@ -69,6 +70,7 @@ class WorkerProcess {
       ...order.engine,
       ...made,
       jobs: [...jobs, ...schedules],
+      middleware,
       logger,
       onEvent,
     });

@@ -1,11 +1,21 @@
 // The small writes of a running attempt, each one statement under its fence: steps, progress, log, heartbeat, children, signals,
-// rows.
+// rows. Steps that are written at the same time share a statement.
 import type { Lease } from "../../job/lease.ts";
-import { APPLIED, type AttemptWrite, MAX_LOG_LINES, type ReadSignal, triedBy, type WriteAnswer } from "../port.ts";
+import type { Clock } from "../../job/time.ts";
+import {
+  APPLIED,
+  type AttemptWrite,
+  type FencedWrite,
+  MAX_LOG_LINES,
+  type ReadSignal,
+  triedBy,
+  type WriteAnswer,
+} from "../port.ts";
 import { END_ROWS, endsValue } from "./blocks.ts";
-import { checksumSql, stepOwnerSql, type Session, type Value } from "./statements.ts";
+import { checksumSql, list, stepOwnerSql, type Session, texts, type Value } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
+import { sqlState } from "./errors.ts";
 import { noteNewChildren } from "./families.ts";
 import { registered } from "./restore-mark.ts";
 import type { Settling } from "./settle.ts";
@@ -22,6 +32,15 @@ const STEP = `WITH ${OWNED},
     SELECT seq, $6, $7, outlive.now_ms(), $2, ${checksumSql("$7", stepOwnerSql("id", "$6"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
   progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0)
   ${ANSWER}`;
+// The same for many. Rows are locked in one order, so that two such statements do not wait for each other in a circle.
+const STEPS = `WITH given AS (SELECT * FROM unnest($1::bigint[], $2::int[], $3::bigint[], $6::text[], $7::text[]) AS g (seq, fence, epoch, name, result)),
+  owned AS MATERIALIZED (SELECT j.seq, j.id, g.fence, g.name, g.result FROM given g JOIN outlive.jobs j ON j.seq = g.seq
+    WHERE j.state + 0 = 1 AND j.fence = g.fence AND j.epoch = g.epoch AND j.worker + 0 = $4 AND ${registered("$4", "$5")}
+    ORDER BY j.seq FOR NO KEY UPDATE OF j),
+  added AS (INSERT INTO outlive.steps (job, name, result, at, fence, result_sum)
+    SELECT seq, name, result, outlive.now_ms(), fence, ${checksumSql("result", stepOwnerSql("id", "name"))} FROM owned ON CONFLICT DO NOTHING RETURNING job),
+  progress AS (UPDATE outlive.jobs j SET crashes = 0, blamed = 0, losses = 0 FROM added WHERE j.seq = added.job AND j.crashes + j.losses > 0)
+  SELECT seq::float8 AS seq FROM owned`;
 const LOG = `WITH ${OWNED},
   added AS (INSERT INTO outlive.logs (job, at, fence, message) SELECT seq, outlive.now_ms(), $2, $6 FROM owned),
   old AS (DELETE FROM outlive.logs WHERE EXISTS (SELECT 1 FROM owned)
@@ -68,10 +87,97 @@ export interface AttemptWriteDeps {
   readonly settling: Settling;
 }
 
-export async function recordWrites(
+interface WaitingStep {
+  readonly lease: Lease;
+  readonly step: Extract<AttemptWrite, { type: "step" }>;
+  readonly resolve: (answer: WriteAnswer) => void;
+  readonly reject: (thrown: unknown) => void;
+}
+
+/** At most this many steps in one statement, and at most about this many characters of their results. */
+const MAX_STEPS = 1_000;
+const MAX_CHARACTERS = 4 << 20;
+
+/**
+ * Group commit: the steps of one turn of the event loop are one statement, and while it is under way the next ones gather. Requests that must not be sent twice
+ * have a step each before the first byte goes, thousands at once, and each waited for a flush of its own.
+ */
+export class AttemptWriting {
+  readonly #connection: Connection;
+  readonly #deps: AttemptWriteDeps & { readonly clock: Pick<Clock, "soon"> };
+  #waiting: WaitingStep[] = [];
+  #busy = false;
+
+  constructor(connection: Connection, deps: AttemptWriteDeps & { readonly clock: Pick<Clock, "soon"> }) {
+    this.#connection = connection;
+    this.#deps = deps;
+  }
+
+  async write(writes: readonly FencedWrite[]): Promise<readonly WriteAnswer[]> {
+    const [only] = writes;
+    if (writes.length !== 1 || only!.write.type !== "step") return recordWrites(this.#connection, this.#deps, writes);
+    const { lease, write: step } = only as FencedWrite & { write: WaitingStep["step"] };
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ lease, step, resolve: (answer) => resolve([answer]), reject });
+      if (this.#busy) return;
+      this.#busy = true;
+      this.#deps.clock.soon(() => void this.#flush());
+    });
+  }
+
+  async #flush(): Promise<void> {
+    while (this.#waiting.length > 0) await this.#writeGroup(this.#next());
+    this.#busy = false;
+  }
+
+  /** The first ones, all of one worker. */
+  #next(): WaitingStep[] {
+    const { worker } = this.#waiting[0]!.lease;
+    let characters = 0;
+    const end = this.#waiting.findIndex(({ lease, step }, i) => {
+      characters += step.result?.length ?? 0;
+      return lease.worker !== worker || i >= MAX_STEPS || (i > 0 && characters > MAX_CHARACTERS);
+    });
+    return this.#waiting.splice(0, end === -1 ? this.#waiting.length : end);
+  }
+
+  async #writeGroup(group: readonly WaitingStep[]): Promise<void> {
+    if (group.length === 1) return this.#writeAlone(group[0]!);
+    try {
+      const { worker } = group[0]!.lease;
+      const rows = await this.#connection.rows<{ seq: number }>(STEPS, [
+        list(group.map(({ lease }) => lease.row)),
+        list(group.map(({ lease }) => lease.fence)),
+        list(group.map(({ lease }) => lease.epoch)),
+        await this.#deps.workers.seqOf(this.#connection, worker),
+        worker,
+        texts(group.map(({ step }) => step.name)),
+        texts(group.map(({ step }) => step.result)),
+      ]);
+      const owned = new Set(rows.map(({ seq }) => seq));
+      // What was refused says why, and is on record.
+      for (const one of group)
+        if (owned.has(one.lease.row)) one.resolve(APPLIED);
+        else await this.#writeAlone(one);
+    } catch (thrown) {
+      // A value that PostgreSQL does not take fails its own call only. A repeated step changes nothing.
+      if (sqlState(thrown)?.startsWith("22")) for (const one of group) await this.#writeAlone(one);
+      else for (const { reject } of group) reject(thrown);
+    }
+  }
+
+  async #writeAlone({ lease, step, resolve, reject }: WaitingStep): Promise<void> {
+    await recordWrites(this.#connection, this.#deps, [{ lease, write: step }]).then(
+      ([answer]) => resolve(answer!),
+      reject,
+    );
+  }
+}
+
+async function recordWrites(
   connection: Connection,
   deps: AttemptWriteDeps,
-  writes: readonly { readonly lease: Lease; readonly write: AttemptWrite }[],
+  writes: readonly FencedWrite[],
 ): Promise<readonly WriteAnswer[]> {
   const drafts = writes.flatMap(({ write }) => (write.type === "enqueue" ? write.drafts : []));
   const [only] = writes;

@@ -14,6 +14,7 @@ import type { JobDraft } from "../../job/job.ts";
 import { blocksOfRows, type SubmittableBatch, type Submitted } from "../../job/submit.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
+import { writeAudit } from "./audit.ts";
 import { AS, type BatchColumns, batchReads, batchRow, ROW_SUM, SELECT_BATCH } from "./batch-reads.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
@@ -41,9 +42,13 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
       const [sealed] = await connection.rows(SEAL, [batch, round]);
       return sealed ? "sealed" : stateOf(connection, batch);
     },
-    async abort(batch) {
-      const [aborting] = await connection.rows(ABORT, [batch]);
-      return aborting ? "aborting" : stateOf(connection, batch);
+    async abort(batch, entry) {
+      const isAborting = await connection.transaction(async (tx) => {
+        const found = await tx.rows(ABORT, [batch]);
+        await writeAudit(tx, entry, found.length);
+        return found.length > 0;
+      });
+      return isAborting ? "aborting" : stateOf(connection, batch);
     },
     async tend(limit) {
       // Asked now and then, and nearly always in vain: then no transaction is begun.
@@ -55,7 +60,12 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
     async setOutputs(batch, outputs) {
       await connection.run("UPDATE outlive.batch_state SET outputs = $2 WHERE id = $1", [batch, outputs]);
     },
-    reopen: (batch, round, draft) => connection.transaction((tx) => reopen(tx, kinds, batch, round, draft)),
+    reopen: (batch, round, draft, entry) =>
+      connection.transaction(async (tx) => {
+        const isOpen = await reopen(tx, kinds, batch, round, draft);
+        await writeAudit(tx, entry, isOpen ? 1 : 0);
+        return isOpen;
+      }),
     async purge(endedOlderThanMs, limit) {
       if (!(await hasOld(connection, endedOlderThanMs))) return { batches: 0, more: false };
       const gone = await connection.maintain((tx) => purge(tx, endedOlderThanMs, limit));

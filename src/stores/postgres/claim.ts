@@ -3,7 +3,7 @@
 // statements. Parameters and columns have names: `:worker` in a text is a parameter, and the rows come back as objects.
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import { quarantine } from "../../job/transitions.ts";
-import type { Room, Settlement } from "../port.ts";
+import { AHEAD_BOUND_MS, type Room, type Settlement } from "../port.ts";
 import { type CounterColumns, counters, LANE, STATE } from "../rows.ts";
 import {
   INTACT_INPUT,
@@ -29,8 +29,12 @@ export interface Claim {
   readonly worker: WorkerKey;
   readonly kinds: readonly OpenKind[];
   readonly total: number;
+  /** How many of `total` are claimed ahead. */
+  readonly ahead: number;
   /** The statement claims nothing while one of these waits, because the worker deals with it first: due jobs, suspects it has room for. */
   readonly heeds: "due and suspects" | "due" | "nothing";
+  /** Where the jobs of several kinds are looked for: in front of all kinds, or in each kind of these. */
+  readonly from?: "front" | readonly OpenKind[];
 }
 
 export interface OpenKind {
@@ -66,6 +70,8 @@ export interface Turn {
   readonly restarted: boolean;
   /** The epoch under which jobs are claimed, unless a row has its own. */
   readonly epoch: number;
+  /** Jobs of other kinds, or jobs that other workers take just now, are in front: there may be more than was taken. */
+  readonly blind: boolean;
   /** The timeout of the jobs, if the claim was for one kind. */
   readonly timeoutMs: number | null;
   readonly taken: readonly TakenRow[];
@@ -99,7 +105,7 @@ interface TurnRow {
   readonly timeout_ms: number | null;
   readonly due_ms: number | null;
   readonly wakes: boolean;
-  /** What the ends of the settled jobs have written: wakes of waits 1, of keys 2, due events 4. */
+  /** What the ends of the settled jobs have written: wakes of waits 1, of keys 2, due events 4. And `blind`, 8. */
   readonly noted: number;
   readonly keys: boolean;
   readonly events: boolean;
@@ -148,7 +154,8 @@ export async function takeTurnInTwo(
 }
 
 /** Kinds that are not fair have no gate, and the statement for them costs nothing for it. */
-function formOf({ kinds }: Claim): Form {
+function formOf({ kinds, from }: Claim): Form {
+  if (from === "front" && kinds.length > 1) return "ofFront";
   return kinds.some(({ fair }) => fair) ? "ofFair" : kinds.length > 1 ? "ofMany" : "ofOne";
 }
 
@@ -186,6 +193,7 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     timeoutMs,
     due,
     settled: numbers(settled),
+    blind: false,
     wakes,
     keys,
     events,
@@ -200,19 +208,40 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
 function withNoted(turn: Turn, noted: number): Turn {
   if (noted === 0) return turn;
   const { wakes, keys, events } = turn;
-  return { ...turn, wakes: wakes || (noted & 1) > 0, keys: keys || (noted & 2) > 0, events: events || (noted & 4) > 0 };
+  return {
+    ...turn,
+    blind: turn.blind || (noted & 8) > 0,
+    wakes: wakes || (noted & 1) > 0,
+    keys: keys || (noted & 2) > 0,
+    events: events || (noted & 4) > 0,
+  };
 }
 
 function numbers(text: string | null): number[] | null {
   return text === null ? null : text.split(" ").filter(Boolean).map(Number);
 }
 
-/** The kinds that have room, as far as the store knows them. */
-export function openKinds(kinds: Kinds, room: Room): OpenKind[] {
-  return room.kinds.flatMap(({ kind, room: most, shares = false }) => {
-    const id = kinds.idOf(kind);
-    return id === undefined ? [] : [{ kind, id, most, shares, fair: kinds.isFair(kind) }];
-  });
+/** The kinds that have room, as far as the store knows them. A worker whose kinds have no limits asks with the same list in every turn. */
+export class OpenKinds {
+  readonly #kinds: Kinds;
+  #last: { readonly room: Room["kinds"]; readonly version: number; readonly open: readonly OpenKind[] } | null = null;
+
+  constructor(kinds: Kinds) {
+    this.#kinds = kinds;
+  }
+
+  async of(session: Session, { kinds: room }: Room): Promise<readonly OpenKind[]> {
+    if (this.#last?.room === room && this.#last.version === this.#kinds.version) return this.#last.open;
+    const names = room.map(({ kind }) => kind);
+    if (names.some((name) => this.#kinds.idOf(name) === undefined)) await this.#kinds.learn(session, names);
+    const open = room.flatMap(({ kind, room: most, shares = false }) => {
+      const id = this.#kinds.idOf(kind);
+      return id === undefined ? [] : [{ kind, id, most, shares, fair: this.#kinds.isFair(kind) }];
+    });
+    // Until all of them are declared, they are looked up again in every turn.
+    this.#last = open.length === room.length ? { room, version: this.#kinds.version, open } : null;
+    return open;
+  }
 }
 
 const PROMOTE = `UPDATE outlive.jobs j SET lane = CASE WHEN j.crashes + j.losses > 0 THEN 2 ELSE 1 END FROM (
@@ -266,7 +295,7 @@ export async function claimedJobs(
   const claimed: ClaimedJob[] = [];
   const corrupt: Settlement[] = [];
   for (const { seq: row, id: jobId, fence, kind: kindId, epoch: ownEpoch, timeout_ms: ownTimeoutMs, input } of taken) {
-    const { kind } = kindId === null ? open[0]! : open.find(({ id }) => id === kindId)!;
+    const { kind } = kindId === null ? open[0]! : kindById(open, kindId);
     const lease = { jobId, kind, row, worker: worker.id, epoch: ownEpoch ?? epoch, fence };
     // Before its first attempt a job has no counters, no outcome, no steps and no incident.
     const before = later.get(row);
@@ -291,6 +320,15 @@ export async function claimedJobs(
     });
   }
   return { claimed, corrupt };
+}
+
+const BY_ID = new WeakMap<readonly OpenKind[], ReadonlyMap<number, OpenKind>>();
+
+/** A worker of a thousand kinds asks with the same list in every turn. */
+function kindById(open: readonly OpenKind[], id: number): OpenKind {
+  let byId = BY_ID.get(open);
+  if (!byId) BY_ID.set(open, (byId = new Map(open.map((kind) => [kind.id, kind]))));
+  return byId.get(id)!;
 }
 
 /** The wait from which the job was woken, unless its outcome is kept as a step. */
@@ -362,29 +400,54 @@ function settling(successes: readonly Settlement[]): Record<(typeof SETTLED)[num
   };
 }
 
-/** For one kind, for several, and for kinds of which some are fair. */
-type Form = "ofOne" | "ofMany" | "ofFair";
+/** For one kind, for several, for kinds of which some are fair, and for the front of all kinds. */
+type Form = "ofOne" | "ofMany" | "ofFair" | "ofFront";
 
-const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "kind", "room"] as const;
-const MANY_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "kinds", "rooms", "shares", "total"] as const;
+const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kind", "room"] as const;
+const MANY_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "rooms", "shares", "total"] as const;
+const ALL_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "total", "slots", "front"] as const;
 
-function claiming({
-  worker,
-  kinds,
-  total,
-  heeds,
-}: Claim): Record<(typeof ONE_KIND | typeof MANY_KINDS)[number], Value> {
+/** How many jobs in front of all kinds are read for so many: a bound that does not depend on how many are of other kinds. */
+const FRONT_FACTOR = 2;
+const FRONT_LEAST = 50;
+
+function claiming(claim: Claim): Record<(typeof ONE_KIND | typeof MANY_KINDS | typeof ALL_KINDS)[number], Value> {
+  const { worker, kinds, total, ahead, heeds, from = kinds } = claim;
+  const form = formOf(claim);
+  const each = form === "ofFair" || form === "ofMany" ? (from === "front" ? kinds : from) : [];
   return {
     ...workerValues(worker),
     heedsDue: heeds !== "nothing",
     heedsSuspects: heeds === "due and suspects",
+    boundMs: ahead > 0 ? AHEAD_BOUND_MS : 0,
     kind: kinds[0]?.id ?? null,
-    room: Math.min(kinds[0]?.most ?? 0, total),
-    kinds: list(kinds.map(({ id }) => id)),
-    rooms: list(kinds.map(({ most }) => most)),
-    shares: list(kinds.map(({ shares }) => shares)),
+    room: ahead > 0 ? total : Math.min(kinds[0]?.most ?? 0, total),
+    kinds: form === "ofFront" ? idsOf(kinds) : list(each.map(({ id }) => id)),
+    rooms: list(each.map(({ most }) => most)),
+    shares: list(each.map(({ shares }) => shares)),
     total,
+    slots: Math.max(1, total - ahead),
+    front: (total - ahead) * FRONT_FACTOR + ahead + FRONT_LEAST,
   };
+}
+
+const IDS = new WeakMap<readonly OpenKind[], Value>();
+
+function idsOf(open: readonly OpenKind[]): Value {
+  let ids = IDS.get(open);
+  if (ids === undefined) IDS.set(open, (ids = list(open.map(({ id }) => id))));
+  return ids;
+}
+
+const HEADS = `SELECT o.kind FROM unnest($1::int[]) AS o (kind) JOIN outlive.kinds k ON k.id = o.kind AND NOT ${isPausedSql("k.")}
+  CROSS JOIN LATERAL (SELECT j.priority, j.seq FROM outlive.jobs j WHERE j.kind = o.kind AND j.state = 0 AND j.lane = 1
+    ORDER BY j.priority DESC, j.seq LIMIT 1) h
+  ORDER BY h.priority DESC, h.seq LIMIT $2`;
+
+/** Those of the kinds whose first job is among the first `limit`, and are not paused. */
+export async function earliestKinds(session: Session, open: readonly OpenKind[], limit: number): Promise<OpenKind[]> {
+  const rows = await session.rows<{ kind: number }>(HEADS, [idsOf(open), limit]);
+  return rows.map(({ kind }) => kindById(open, kind));
 }
 
 /** Writes the successes. `me` has a row if the worker is registered in this very store. */
@@ -417,6 +480,7 @@ const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outl
 function turn(form: Form, { settles }: { readonly settles: boolean }): string {
   const ofOne = form === "ofOne";
   const ofFair = form === "ofFair";
+  const ofFront = form === "ofFront";
   return `WITH
   ${CLOCK}${settles ? NOTES : ", set_config('synchronous_commit', 'off', true)"}),
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
@@ -432,10 +496,11 @@ function turn(form: Form, { settles }: { readonly settles: boolean }): string {
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
+  ${ofFront ? FRONT : ""}
   ready AS MATERIALIZED (${READY[form]}),
   taken AS (
     UPDATE outlive.jobs j SET state = 1, worker = :worker, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
-      deadline_at = clock.now + ready.timeout_ms${ofFair ? `, lane = ${LANE.open}, rated = j.rated AND NOT ready.at_gate` : ""}
+      deadline_at = clock.now + ready.timeout_ms + :boundMs::bigint${ofFair ? `, lane = ${LANE.open}, rated = j.rated AND NOT ready.at_gate` : ""}
     FROM ready, clock, me WHERE j.ctid = ready.tid
     RETURNING j.seq, j.id, j.fence, j.priority, ${ofOne ? "NULL::int" : "j.kind"} AS kind, nullif(j.epoch, me.epoch) AS epoch,
       ${ofOne ? "NULL::bigint" : "ready.timeout_ms"} AS timeout_ms, ${INTACT_INPUT} AS input)${ofFair ? FROM_GATE : ""}
@@ -443,7 +508,7 @@ function turn(form: Form, { settles }: { readonly settles: boolean }): string {
     ${ofOne ? "(SELECT timeout_ms FROM ready LIMIT 1)" : "NULL::bigint"} AS timeout_ms, NULL AS input,
     coalesce((SELECT state = 'live' FROM me), false) AS live, coalesce((SELECT NOT lasts FROM me), false) AS restarted,
     EXISTS (SELECT 1 FROM suspect) AS suspects, (SELECT ms FROM due) AS due_ms, ${settles ? WHICH_SETTLED : "NULL"} AS settled,
-    EXISTS (SELECT 1 FROM wake) AS wakes, ${settles ? NOTED : "0"} AS noted,
+    EXISTS (SELECT 1 FROM wake) AS wakes, ${settles ? NOTED : "0"}${ofFront ? ` + ${BLIND}` : ""} AS noted,
     EXISTS (SELECT 1 FROM door) AS keys, EXISTS (SELECT 1 FROM event) AS events, EXISTS (SELECT 1 FROM ${ofFair ? "left_at_gate" : "gate"}) AS gates, (SELECT ms FROM key_due) AS key_due_ms,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS cancels
@@ -500,10 +565,21 @@ const FROM_GATE = `,
   entered AS (UPDATE outlive.extras e SET place = 2, door = NULL FROM ready, me WHERE ready.at_gate AND e.job = ready.seq),
   left_at_gate AS MATERIALIZED (SELECT 1 FROM outlive.extras e WHERE e.door < 0 AND e.job <> ALL (ARRAY(SELECT seq FROM ready WHERE at_gate)) ORDER BY e.door LIMIT 1)`;
 
+// The best of all kinds by (priority, age), if each has room for all of them. What is read is not locked: most of it is not taken, and other workers, of
+// one of the kinds for instance, would pass it by. Rows that another worker has locked or taken meanwhile are skipped.
+const FRONT = `front AS MATERIALIZED (
+    SELECT j.ctid AS tid, j.kind, j.priority, j.seq FROM outlive.jobs j WHERE j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
+    ORDER BY j.priority DESC, j.seq LIMIT :front),`;
+const READY_IN_FRONT = `
+    SELECT j.ctid AS tid, k.timeout_ms FROM front f JOIN outlive.kinds k ON k.id = f.kind AND NOT ${isPausedSql("k.")} JOIN outlive.jobs j ON j.ctid = f.tid
+    WHERE f.kind = ANY (:kinds::int[]) AND j.state = 0 AND j.lane = 1 ORDER BY f.priority DESC, f.seq LIMIT :total FOR UPDATE OF j SKIP LOCKED`;
+const BLIND = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT count(*) FROM ready) < :slots::int THEN 8 ELSE 0 END`;
+
 const READY: Readonly<Record<Form, string>> = {
   ofOne: READY_OF_ONE,
   ofMany: bestOf("", "", openJobs("")),
   ofFair: READY_OF_FAIR,
+  ofFront: READY_IN_FRONT,
 };
 
 /** Settles and claims. */
@@ -511,12 +587,14 @@ const TURN = {
   ofOne: statement([...ONE_KIND, ...SETTLED], turn("ofOne", { settles: true })),
   ofMany: statement([...MANY_KINDS, ...SETTLED], turn("ofMany", { settles: true })),
   ofFair: statement([...MANY_KINDS, ...SETTLED], turn("ofFair", { settles: true })),
+  ofFront: statement([...ALL_KINDS, ...SETTLED], turn("ofFront", { settles: true })),
 } as const;
 /** Claims and does not wait until the claim is on disk. */
 const CLAIM = {
   ofOne: statement(ONE_KIND, turn("ofOne", { settles: false })),
   ofMany: statement(MANY_KINDS, turn("ofMany", { settles: false })),
   ofFair: statement(MANY_KINDS, turn("ofFair", { settles: false })),
+  ofFront: statement(ALL_KINDS, turn("ofFront", { settles: false })),
 } as const;
 /** Settles. */
 const SETTLE = statement(

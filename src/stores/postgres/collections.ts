@@ -27,9 +27,12 @@ import {
   type CollectionStep,
   listedRanges,
   type OpenedCollection,
+  PAGE_ORDINALS,
+  pageOf,
   type ParkedFilter,
   STATE_CODE,
 } from "../collections.ts";
+import { writeAudit } from "./audit.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import { checksumSql, isIntactSql, list, type Session, texts } from "./statements.ts";
@@ -46,12 +49,19 @@ export function collections(connection: Connection, kinds: Kinds): Collections {
     parts: (id, series, after, limit) => partsOf(connection, id, series, after, limit),
     missing: (id, series, limit) => missing(connection, id, series, limit),
     due: (limit) => due(connection, limit),
-    step: (step) => connection.transaction((tx) => takeStep(tx, kinds, step)),
+    step: (step, entry) =>
+      connection.transaction(async (tx) => {
+        const isTaken = await takeStep(tx, kinds, step);
+        await writeAudit(tx, entry, isTaken ? 1 : 0);
+        return isTaken;
+      }),
     park: (messages) => park(connection, messages),
     parked: (filter, limit, after) => parked(connection, filter, limit, after),
-    async unpark(ids) {
-      await connection.run("DELETE FROM outlive.parked WHERE id = ANY ($1::text[])", [texts(ids)]);
-    },
+    unpark: (ids, entry) =>
+      connection.transaction(async (tx) => {
+        const gone = await tx.run("DELETE FROM outlive.parked WHERE id = ANY ($1::text[])", [texts(ids)]);
+        await writeAudit(tx, entry, gone);
+      }),
     remove: (id, limit) => connection.maintain((tx) => remove(tx, id, limit)),
   };
 }
@@ -137,8 +147,8 @@ const PUT = `WITH given AS (
     SELECT seq, place, ordinal, bytes, sha256, blob FROM given ORDER BY seq, place, ordinal
     ON CONFLICT DO NOTHING RETURNING collection, series, ordinal, bytes),
   delta AS (
-    INSERT INTO outlive.collection_deltas (collection, series, parts, bytes, at)
-    SELECT collection, series, count(*), sum(bytes), outlive.now_ms() FROM added GROUP BY collection, series),
+    INSERT INTO outlive.collection_deltas (collection, series, page, parts, bytes, at)
+    SELECT collection, series, (ordinal - 1) / ${PAGE_ORDINALS} AS page, count(*), sum(bytes), outlive.now_ms() FROM added GROUP BY collection, series, page),
   requested AS MATERIALIZED (
     SELECT c.seq FROM outlive.collection_state c WHERE c.state = ${STATE_CODE.requested} AND c.seq IN (SELECT collection FROM added)
     ORDER BY c.seq FOR NO KEY UPDATE),
@@ -285,16 +295,48 @@ async function partsOf(session: Session, id: string, series: string, after: numb
   return rows.map((row) => ({ collection: id, series, ...row }));
 }
 
-// Gaps between neighbours. With a row behind the last every gap is between two rows.
-const GAPS = `SELECT before + 1 AS first, ordinal - 1 AS last FROM (
-    SELECT ordinal, lag(ordinal, 1, 0::bigint) OVER (ORDER BY ordinal) AS before FROM (
-      SELECT p.ordinal ${OF_SERIES}
-      UNION ALL SELECT coalesce(s.expected, (SELECT max(p.ordinal) FROM outlive.parts p WHERE p.collection = s.collection AND p.series = s.place), 0) + 1
-        FROM outlive.series_state s WHERE s.collection = (SELECT seq FROM outlive.collection_state WHERE id = $1) AND s.name = $2) o) g
-  WHERE ordinal > before + 1 ORDER BY ordinal LIMIT $3`;
+const SERIES_NAMED = `SELECT s.collection, s.place, coalesce(s.expected,
+    (SELECT max(p.ordinal) FROM outlive.parts p WHERE p.collection = s.collection AND p.series = s.place), 0) AS "upTo"
+  FROM outlive.series_state s WHERE s.collection = (SELECT seq FROM outlive.collection_state WHERE id = $1) AND s.name = $2`;
+// What lies between full pages, from a page on: there something may be missing. One statement sees each delta either in its row or in the counts.
+const WIDE = `SELECT before + 1 AS first, page - 1 AS last FROM (
+    SELECT page, lag(page, 1, $3::integer - 1) OVER (ORDER BY page) AS before FROM (
+      SELECT page FROM (
+        SELECT page, have FROM outlive.part_pages WHERE collection = $1 AND series = $2 AND page BETWEEN $3 AND $4
+        UNION ALL SELECT page, parts FROM outlive.collection_deltas WHERE collection = $1 AND series = $2 AND page BETWEEN $3 AND $4) c
+      GROUP BY page HAVING sum(have) = ${PAGE_ORDINALS} UNION ALL SELECT $4::integer + 1) f) g
+  WHERE page > before + 1 ORDER BY page LIMIT $5`;
+// Gaps before parts, and the one behind the last part.
+const GAPS = `SELECT g.first, g.last FROM unnest($3::bigint[], $4::bigint[]) AS w (first, last) CROSS JOIN LATERAL (
+    (SELECT before + 1 AS first, ordinal - 1 AS last FROM (
+        SELECT p.ordinal, lag(p.ordinal, 1, w.first - 1) OVER (ORDER BY p.ordinal) AS before FROM outlive.parts p
+        WHERE p.collection = $1 AND p.series = $2 AND p.ordinal BETWEEN w.first AND w.last) o
+      WHERE ordinal > before + 1 ORDER BY ordinal LIMIT $5)
+    UNION ALL
+    SELECT behind, w.last FROM (SELECT coalesce(max(p.ordinal), w.first - 1) + 1 AS behind FROM outlive.parts p
+      WHERE p.collection = $1 AND p.series = $2 AND p.ordinal BETWEEN w.first AND w.last) b WHERE behind <= w.last) g`;
+/** Between full pages, of one call: each may have as many gaps as are asked for. */
+const WIDE_AT_ONCE = 200;
+
+interface Range {
+  readonly first: number;
+  readonly last: number;
+}
 
 async function missing(session: Session, id: string, series: string, limit: number): Promise<MissingOrdinals> {
-  const rows = await session.rows<{ first: number; last: number }>(GAPS, [id, series, limit + 1]);
+  const [found] = await session.rows<{ collection: number; place: number; upTo: number }>(SERIES_NAMED, [id, series]);
+  if (!found) return { ranges: [], cut: false };
+  const { collection, place, upTo } = found;
+  const rows: Range[] = [];
+  for (let page = 0; rows.length <= limit;) {
+    const wide = await session.rows<Range>(WIDE, [collection, place, page, pageOf(upTo), WIDE_AT_ONCE]);
+    const firsts = wide.map(({ first }) => first * PAGE_ORDINALS + 1);
+    const lasts = wide.map(({ last }) => Math.min(upTo, (last + 1) * PAGE_ORDINALS));
+    const gaps = await session.rows<Range>(GAPS, [collection, place, list(firsts), list(lasts), limit + 1]);
+    rows.push(...gaps.toSorted((a, b) => a.first - b.first));
+    if (wide.length < WIDE_AT_ONCE) break;
+    page = wide.at(-1)!.last + 1;
+  }
   return listedRanges(rows, limit);
 }
 
@@ -331,10 +373,13 @@ async function due(connection: Connection, limit: number): Promise<{ ids: readon
 }
 
 const FOLD = `WITH gone AS (
-    DELETE FROM outlive.collection_deltas WHERE collection = ANY ($1::bigint[]) RETURNING collection, series, parts, bytes, at),
+    DELETE FROM outlive.collection_deltas WHERE collection = ANY ($1::bigint[]) RETURNING collection, series, page, parts, bytes, at),
   sums AS (SELECT collection, series, sum(parts) AS parts, sum(bytes) AS bytes FROM gone GROUP BY collection, series),
   added AS (UPDATE outlive.series_state s SET have = s.have + g.parts, bytes = s.bytes + g.bytes FROM sums g
-    WHERE s.collection = g.collection AND s.place = g.series)
+    WHERE s.collection = g.collection AND s.place = g.series),
+  counted AS (INSERT INTO outlive.part_pages AS p (collection, series, page, have)
+    SELECT collection, series, page, sum(parts) FROM gone WHERE page IS NOT NULL GROUP BY collection, series, page
+    ON CONFLICT (collection, series, page) DO UPDATE SET have = p.have + excluded.have)
   UPDATE outlive.collection_state c SET active_at = greatest(c.active_at, g.at) FROM (SELECT collection, max(at) AS at FROM gone GROUP BY collection) g
   WHERE c.seq = g.collection`;
 const JUDGE = `UPDATE outlive.collection_state c SET due_at = ${DUE_AT},
@@ -425,6 +470,8 @@ const DELETE = `WITH series AS (DELETE FROM outlive.series_state WHERE collectio
 async function remove(session: Session, id: string, limit: number): Promise<boolean> {
   const [collection] = await session.rows<PlainCollection>(LOCK, [id]);
   if (!collection || isOpen(COLLECTION_STATES[collection.state]!)) return false;
+  // First: a page must not count parts that are gone.
+  await session.run("DELETE FROM outlive.part_pages WHERE collection = $1", [collection.seq]);
   if ((await session.run(DELETE_PARTS, [collection.seq, limit])) === limit) return true;
   await session.run(DELETE, [collection.seq]);
   return false;

@@ -69,7 +69,7 @@ const KEEP_ALIVE = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 
 export class DirectSession {
   readonly #deps: DirectSessionDeps;
   readonly #locks = new Set<bigint>();
-  readonly #channels = new Map<string, () => void>();
+  readonly #channels = new Map<string, (payload: string | undefined) => void>();
   readonly #returned = new Set<() => void>();
   readonly #names = new Map<string, string>();
   #open: Open | null = null;
@@ -155,7 +155,7 @@ export class DirectSession {
    * Listens on a channel from now on, across reconnects. Notifications sent while the connection was down are lost:
    * check again after a reconnect.
    */
-  async listen(channel: string, heard: () => void): Promise<void> {
+  async listen(channel: string, heard: (payload: string | undefined) => void): Promise<void> {
     this.#channels.set(channel, heard);
     const open = await this.#connected();
     if (!open.pooled) await this.query(`LISTEN "${channel}"`);
@@ -196,7 +196,9 @@ export class DirectSession {
       const client = await this.#deps.connect();
       client.on("error", () => this.#lost(client));
       client.on("end", () => this.#lost(client));
-      client.on("notification", ({ channel }: { channel: string }) => this.#channels.get(channel)?.());
+      client.on("notification", ({ channel, payload }: { channel: string; payload?: string }) =>
+        this.#channels.get(channel)?.(payload),
+      );
       try {
         const open = await this.#inTime(null, this.#greet(client), QUERY_MS);
         if (this.#closed) throw new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again.");

@@ -21,7 +21,7 @@ export interface LivenessDeps {
   readonly contactMs: number;
   /** The worker of this process, whose lock another part of the process holds. */
   readonly ownWorker?: string;
-  /** About how many workers there are; omitted: few. Followers call it once a minute. */
+  /** About how many workers there are; omitted: few. Followers call it once a minute, and more often at first. */
   readonly countWorkers?: () => Promise<number>;
   /** Called after each check with the server's clock, in ms, and when the request was sent (monotonic). */
   readonly onServerNow?: (now: number, sentAtMono: number) => void;
@@ -40,6 +40,8 @@ const ENDING_MS = [25, 50, 100];
  */
 const FEW = 8;
 const ASK_AT_LEAST_MS = 10_000;
+/** At first a fleet grows, so workers are counted again soon, then less and less often. */
+const COUNT_FIRST_MS = 1_000;
 const COUNT_EVERY_MS = 60_000;
 
 interface Named {
@@ -82,6 +84,7 @@ export class AdvisoryLiveness implements Liveness {
   #fleet = 1;
   #askedAtMono = -Infinity;
   #countedAtMono = -Infinity;
+  #countInMs = COUNT_FIRST_MS;
 
   constructor(deps: LivenessDeps) {
     this.#deps = deps;
@@ -197,7 +200,8 @@ export class AdvisoryLiveness implements Liveness {
     // The server reuses process ids; in another run of the server no process holds the role.
     this.#leadsOn = row!.leads ? `${row!.pid} ${run}` : null;
     this.#follows = !row!.leads;
-    if (this.#follows && countWorkers && mono - this.#countedAtMono >= COUNT_EVERY_MS) {
+    if (this.#follows && countWorkers && mono - this.#countedAtMono >= this.#countInMs) {
+      if (this.#countedAtMono > 0) this.#countInMs = Math.min(COUNT_EVERY_MS, 2 * this.#countInMs);
       this.#countedAtMono = mono;
       this.#fleet = Math.max(1, await countWorkers());
     }

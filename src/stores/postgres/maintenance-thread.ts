@@ -8,7 +8,7 @@ import { DirectSession } from "./direct-session.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
 import { type PulseAddress, pulseOver, serverClock, type StoreSettings } from "./open.ts";
 import { postgresStore } from "./store.ts";
-import { WakeupChannel } from "./wakeup.ts";
+import { WakeupChannel, wakeupOf } from "./wakeup.ts";
 import { countPresent, setEvidence } from "./workers.ts";
 
 /** How to reach the server, and which schema to use. */
@@ -32,9 +32,9 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
     onConnected: (connected) => times.setInContact(connected),
   });
   await session.hold(lockKey(schema, options.worker));
-  await session.listen(wakeupChannel(schema), wake);
+  await session.listen(wakeupChannel(schema), (payload) => wake(wakeupOf(payload)));
   // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
-  session.onReturn(wake);
+  session.onReturn(() => wake("wake"));
   const { durability } = own.settings;
   const connection = await Connection.open({
     client,
@@ -46,7 +46,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
   });
   const store = postgresStore({ connection, clock, newId, wakeup: new WakeupChannel(connection, clock) });
   // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
-  store.onWakeup(wake);
+  store.onWakeup(() => wake("wake"));
   const { contactMs, heartbeatMs } = options.times;
   const onHold = (why: string, holdMs: number): void => events.emit("recovery.held", { why, holdMs });
   const advisory = new AdvisoryLiveness({

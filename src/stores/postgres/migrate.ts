@@ -26,7 +26,7 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { openGates } from "./migrations/open-gates.ts";
+import { plainJobs } from "./migrations/plain-jobs.ts";
 import { rolesText } from "./roles.ts";
 
 /**
@@ -56,8 +56,8 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-/** The lowest version with which this program works: a worker calls the functions of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(openGates) + 1;
+/** The lowest version with which this program works: it adds plain jobs by the function of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(plainJobs) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

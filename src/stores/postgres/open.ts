@@ -25,7 +25,7 @@ import type { PostgresMaintenance } from "./maintenance-thread.ts";
 import { assertMigrated } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { postgresStore } from "./store.ts";
-import { WakeupChannel } from "./wakeup.ts";
+import { WakeupChannel, wakeupOf } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";
 
 export { type ServerClock, serverClock };
@@ -168,7 +168,7 @@ async function inMainThread(
   const { events, address, session, wakeup, pooled } = maintenances;
   events.emit("store.notice", { about: "maintenance", text: BESIDE });
   if (!pooled) {
-    await session.listen(wakeupChannel(address.schema), () => wakeup.heard());
+    await session.listen(wakeupChannel(address.schema), (payload) => wakeup.heard(wakeupOf(payload)));
     host.contact?.(() => session.greeting !== null);
   }
   const unhear = session.onReturn(() => wakeup.heard());

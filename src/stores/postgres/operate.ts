@@ -38,7 +38,7 @@ export function operating(connection: Connection, workers: Workers): Operating {
         return changed();
       });
     },
-    signal: (signal) => sendSignal(connection, signal),
+    signal: (signal, entry) => sendSignal(connection, signal, entry),
     setLimit: (key, own, entry) =>
       connection.transaction(async (tx) => {
         await setKeyLimit(tx, key, own);

@@ -72,6 +72,9 @@ const DELETE_KEYS = `DELETE FROM outlive.keys k WHERE k.id = ANY ($1::bigint[]) 
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
 
+/** Deltas are folded at the end of a purge, and after so many batches: a long one adds them all the while. */
+const FOLD_EVERY = 20;
+
 /** At most so many jobs that can't be deleted are searched for in one batch; the rest of it is left for the next sweep. */
 const MAX_REFUSED = 10;
 
@@ -79,6 +82,7 @@ export class Purging {
   /** Where the walk over old jobs goes on. */
   #cursor = 0;
   #keyCursor = 0;
+  #batches = 0;
 
   /** One batch: what can go goes. */
   async purge(connection: Connection, request: PurgeRequest): Promise<PurgeAnswer> {
@@ -93,7 +97,7 @@ export class Purging {
       await this.#purgeKeys(tx, request.limit);
     });
     // Brings the counts of kinds together, in its own transaction, so that it holds the rows of kinds for a moment only.
-    if (!more) await connection.maintain((tx) => tx.run(FOLD));
+    if (!more || ++this.#batches % FOLD_EVERY === 0) await connection.maintain((tx) => tx.run(FOLD));
     return { ...answer, incidents: incidents.length, more };
   }
 

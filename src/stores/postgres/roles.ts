@@ -3,6 +3,7 @@
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
 import { SCHEDULE_TABLES } from "./migrations/schedules.ts";
+import { PART_PAGE_TABLES } from "./migrations/part-pages.ts";
 import { TRACE_TABLES } from "./migrations/traces.ts";
 import { COLLECTION_TABLES } from "./migrations/collections.ts";
 import { ENQUEUE_SIGNATURE } from "./migrations/enqueue.ts";
@@ -43,6 +44,7 @@ export const WRITTEN = [
   ...COLLECTION_TABLES,
   ...AUDIT_TABLES,
   ...TRACE_TABLES,
+  ...PART_PAGE_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
@@ -55,6 +57,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...COLLECTION_TABLES,
   ...AUDIT_TABLES,
   ...TRACE_TABLES,
+  ...PART_PAGE_TABLES,
 ]);
 
 /** Roles without login: grant them to the users that programs log in as. */
@@ -117,6 +120,7 @@ DO $$ BEGIN
   IF to_regclass('${schema}.collection_state') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(COLLECTION_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.audit') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(AUDIT_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.traces') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(TRACE_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.part_pages') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(PART_PAGE_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

@@ -1,8 +1,10 @@
 // Schedules as the port wants them: one row each, with its due time in an index of its own. Firing moves the rows and inserts the jobs in one
 // transaction. Nothing is decided here.
+import type { AuditEntry } from "../../job/audit.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { ScheduleRow } from "../../job/schedules.ts";
 import {
+  createdCount,
   damagedSchedule,
   type Declared,
   type DueSchedules,
@@ -11,6 +13,7 @@ import {
   type PlannedJob,
   type Schedules,
 } from "../schedules.ts";
+import { writeAudit } from "./audit.ts";
 import type { Connection } from "./connection.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
 import { checksumSql, isIntactSql, isPausedSql, list, type Session, texts } from "./statements.ts";
@@ -28,6 +31,7 @@ const ADD = `INSERT INTO outlive.schedule_rows (name, kind, version, due_at, bod
 const MOVE = `UPDATE outlive.schedule_rows s SET version = s.version + 1, kind = u.kind, due_at = u.due_at, body = u.body, body_sum = ${checksumSql("u.body", "u.name")}
   FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[]) AS u (name, version, kind, due_at, body)
   WHERE s.name = u.name AND s.version = u.version RETURNING s.name`;
+const REMOVE = "DELETE FROM outlive.schedule_rows WHERE name = $1 AND (version = $2 OR $2 IS NULL)";
 // In one order, so that two who fire the same ones wait for each other instead of deadlocking.
 const LOCK = "SELECT 1 FROM outlive.schedule_rows WHERE name = ANY ($1::text[]) ORDER BY name FOR NO KEY UPDATE";
 const PLAN = `INSERT INTO outlive.occurrences (job, schedule, at, caught_up)
@@ -43,17 +47,15 @@ const LIVE = "SELECT id FROM outlive.fleet WHERE state IN ('live', 'recovering')
 export function schedules(connection: Connection, kinds: Kinds): Schedules {
   return {
     due: (limit) => readDue(connection, limit),
-    fire: (firings) => connection.transaction((tx) => fire(tx, kinds, firings)),
-    async write({ version, ...row }) {
-      const { name, kind, dueAt } = row;
-      if (version === 0) return (await connection.run(ADD, [name, kind, dueAt, bodyOf({ ...row, version })])) > 0;
-      return (await move(connection, [{ ...row, version }])).size > 0;
-    },
-    remove: async (name, version) =>
-      (await connection.run("DELETE FROM outlive.schedule_rows WHERE name = $1 AND (version = $2 OR $2 IS NULL)", [
-        name,
-        version,
-      ])) > 0,
+    fire: (firings, entry) =>
+      connection.transaction(async (tx) => {
+        const answers = await fire(tx, kinds, firings);
+        await writeAudit(tx, entry, createdCount(answers));
+        return answers;
+      }),
+    write: (row, entry) => audited(connection, entry, (session) => writeRow(session, row)),
+    remove: (name, version, entry) =>
+      audited(connection, entry, async (session) => (await session.run(REMOVE, [name, version])) > 0),
     async get(name) {
       const [row] = await connection.rows<Columns>(`${SELECT} WHERE s.name = $1`, [name]);
       return row === undefined ? null : rowOf(row);
@@ -81,6 +83,26 @@ export function schedules(connection: Connection, kinds: Kinds): Schedules {
       return row!.now;
     },
   };
+}
+
+/** Without an entry it is one statement, which needs no transaction around it. */
+function audited(
+  connection: Connection,
+  entry: AuditEntry | undefined,
+  change: (session: Session) => Promise<boolean>,
+): Promise<boolean> {
+  if (entry === undefined) return change(connection);
+  return connection.transaction(async (tx) => {
+    const isChanged = await change(tx);
+    await writeAudit(tx, entry, isChanged ? 1 : 0);
+    return isChanged;
+  });
+}
+
+async function writeRow(session: Session, row: ScheduleRow): Promise<boolean> {
+  const { name, kind, dueAt, version } = row;
+  if (version === 0) return (await session.run(ADD, [name, kind, dueAt, bodyOf(row)])) > 0;
+  return (await move(session, [row])).size > 0;
 }
 
 interface Columns {

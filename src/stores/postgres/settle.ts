@@ -389,11 +389,14 @@ interface HistoryRow {
   readonly incident: string | null;
 }
 
-const INSERT = `INSERT INTO outlive.history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident)
-  SELECT h.job, clock.now, h.event, h.from_state, h.to_state, h.actor, h.epoch, h.fence, h.reason, h.incident
+// The job's own row still has the start and the worker of its latest attempt.
+const INSERT = `INSERT INTO outlive.history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident, started_at, owner)
+  SELECT h.job, clock.now, h.event, h.from_state, h.to_state, h.actor, h.epoch, h.fence, h.reason, h.incident, j.started_at, w.id
   FROM (SELECT outlive.now_ms() AS now) AS clock,
     unnest($1::bigint[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::int[], $8::text[], $9::text[]) WITH ORDINALITY
-      AS h (job, event, from_state, to_state, actor, epoch, fence, reason, incident, ord) ORDER BY h.ord`;
+      AS h (job, event, from_state, to_state, actor, epoch, fence, reason, incident, ord)
+    LEFT JOIN outlive.jobs j ON j.seq = h.job AND j.fence = h.fence AND h.fence > 0 LEFT JOIN outlive.fleet w ON w.seq = j.worker
+  ORDER BY h.ord`;
 
 export async function insertHistory(session: Session, rows: readonly HistoryRow[]): Promise<void> {
   if (rows.length === 0) return;

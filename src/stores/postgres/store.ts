@@ -5,7 +5,7 @@ import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
 import type { Store, TakeBackAnswer } from "../port.ts";
 import { wakeupChannel } from "./address.ts";
-import { recordWrites } from "./attempt-writes.ts";
+import { AttemptWriting } from "./attempt-writes.ts";
 import { batches } from "./batches.ts";
 import { collections } from "./collections.ts";
 import { transactions } from "./commit.ts";
@@ -53,6 +53,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   const enqueuing = new Enqueuing(connection, kinds, clock);
   const shared = { connection, kinds, workers, settling };
   const turns = new Turns({ ...shared, inTwoFrom: deps.turnInTwoFrom ?? TURN_IN_TWO_FROM });
+  const writing = new AttemptWriting(connection, { ...shared, clock });
   const channel = wakeupChannel(connection.schema);
 
   return observed<PostgresTransaction>(
@@ -72,7 +73,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
         return connection.transaction((tx) => workers.register(tx, worker));
       },
       turn: (worker, settlements, room) => turns.turn(worker, settlements, room),
-      write: (writes) => recordWrites(connection, shared, writes),
+      write: (writes) => writing.write(writes),
       beat: (worker, beat) =>
         beat.lastWord === undefined
           ? workers.beat(connection, worker, beat)

@@ -7,7 +7,9 @@ import {
   type Claim,
   claimedJobs,
   type ClaimedRows,
-  openKinds,
+  earliestKinds,
+  OpenKinds,
+  type OpenKind,
   promoteDue,
   type TakenRow,
   takeClaim,
@@ -37,7 +39,7 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue"> {}
+interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue" | "blind"> {}
 
 interface Sound {
   readonly claimed: readonly ClaimedJob[];
@@ -61,6 +63,10 @@ interface Woken {
  */
 const ADMITS_LATER_FROM = 10;
 
+/** With more kinds than this, their first jobs are compared before more of any of them is read. */
+const HEADS_FROM = 8;
+const FRONT_SKIPS = 32;
+
 /** An admission that goes on after its turn has returned. */
 interface Admitting {
   readonly outcome: Promise<Admitted>;
@@ -71,9 +77,13 @@ export class Turns {
   readonly #deps: TurnDeps;
   /** At most one. A later turn reports what it came to. */
   #admitting: Admitting | null = null;
+  readonly #open: OpenKinds;
+  /** So many turns go by before one looks in front of all kinds again. */
+  #skips = 0;
 
   constructor(deps: TurnDeps) {
     this.#deps = deps;
+    this.#open = new OpenKinds(deps.kinds);
   }
 
   /** Settlements that are too large for one statement go into several, and only the last of them claims. */
@@ -92,19 +102,19 @@ export class Turns {
   }
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
-    const { connection, kinds, workers, settling, inTwoFrom } = this.#deps;
+    const { connection, workers, settling, inTwoFrom } = this.#deps;
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
-    if (room.kinds.some(({ kind }) => kinds.idOf(kind) === undefined))
-      await kinds.learn(
-        connection,
-        room.kinds.map(({ kind }) => kind),
-      );
     const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
-    const claim: Claim = { worker, kinds: openKinds(kinds, room), total: room.total, heeds };
+    const open = await this.#open.of(connection, room);
+    // What is behind a job that may not wait for a slot is not claimed ahead, and the statement does not look for that.
+    const asked = room.ahead !== undefined && room.kinds.every((kind) => kind.ahead) ? room.ahead : 0;
+    const from = await this.#from(open, room.total, asked);
+    const ahead = open.length <= 1 || from === "front" ? asked : 0;
+    const claim: Claim = { worker, kinds: open, total: room.total + ahead, ahead, heeds, from };
     const { successes, others } = sorted(settlements, workerId);
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
-    if (others.length === 0 && successes.length >= inTwoFrom && room.total > 0)
+    if (others.length === 0 && successes.length >= inTwoFrom && claim.total > 0)
       turn = await takeTurnInTwo(connection, successes, claim);
     else if (settlements.length === 0) turn = await takeClaim(connection, claim);
     else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
@@ -130,19 +140,43 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, keys, events, gates, keyDue, ...first } = await this.#sound(claim, room, turn);
+    const { due, keys, events, gates, keyDue, blind, ...first } = await this.#sound(claim, room, turn);
     // After the commit of what was settled, and after the claim: what is admitted is claimed by a second one, and what wakes up by the next turn.
     const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
-    const demands = demandsOf(without(claim, first.claimed));
+    const inSlots = withoutAhead(claim);
+    const demands = demandsOf(without(inSlots, first.claimed));
     const isBusy = demands.length === 0 && settlements.length >= ADMITS_LATER_FROM;
     const wake = await this.#wake(left, keyDue, demands, gates || turn.gates, isBusy);
     const claims =
-      wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(claim, room, first) : first;
+      wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(inSlots, room, first) : first;
     const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
-    const dueInMs = woken > 0 ? 0 : wake.dueInMs;
+    const dueInMs = woken > 0 || this.#mayHaveMissed(inSlots, blind, first.claimed.length) ? 0 : wake.dueInMs;
     const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
+  }
+
+  /**
+   * Where the jobs of several kinds are looked for. The front of all kinds costs the same however many there are. If it was in vain, or if kinds have
+   * limits of their own, their first jobs are compared, so that not more kinds than jobs are read any further.
+   */
+  async #from(open: readonly OpenKind[], total: number, ahead: number): Promise<NonNullable<Claim["from"]>> {
+    if (open.length <= 1 || total + ahead === 0) return open;
+    // What waits at the gate of a fair kind is neither in front nor a first job of it.
+    const fair = open.filter((kind) => kind.fair);
+    if (this.#skips > 0) this.#skips--;
+    else if (fair.length === 0 && open.every(({ most }) => most >= total)) return "front";
+    if (total === 0 || open.length - fair.length <= HEADS_FROM) return open;
+    const plain = fair.length === 0 ? open : open.filter((kind) => !kind.fair);
+    const limit = open.some(({ shares }) => shares) ? open.length : total;
+    return [...fair, ...(await earliestKinds(this.#deps.connection, plain, limit))];
+  }
+
+  /** Whether the claim may have left what it had room for. */
+  #mayHaveMissed({ from, kinds, total }: Claim, blind: boolean, claimed: number): boolean {
+    if (blind) this.#skips = FRONT_SKIPS;
+    const isPart = typeof from === "object" && from.length >= total && from.length < kinds.length;
+    return blind || (isPart && claimed < total);
   }
 
   /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
@@ -210,6 +244,7 @@ export class Turns {
   /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
   async #sound(claim: Claim, room: Room, first: Turn): Promise<Omit<Claimed, "corrupt"> & Sound> {
     const { connection, settling } = this.#deps;
+    const inSlots = withoutAhead(claim);
     let pass = await this.#claimed(claim, room, first);
     const claimed = [...pass.claimed];
     const corrupt: CorruptJob[] = [];
@@ -218,7 +253,7 @@ export class Turns {
       const answers = await connection.transaction((tx) => settling.settle(tx, settlements));
       for (const [at, { lease, change }] of settlements.entries())
         if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
-      const left = without(claim, claimed);
+      const left = without(inSlots, claimed);
       const turn = await takeClaim(connection, left);
       if (!turn.live || turn.restarted) break;
       const suspects = withThese(room.suspects ?? NO_SUSPECTS, claimed);
@@ -245,7 +280,8 @@ export class Turns {
       ? await claimSuspects(connection, worker, open, room.total, held)
       : { taken: [], together: NOT_SUSPECT };
     const suspects = await jobs({ ...turn, taken }, together);
-    const left = { ...without(claim, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
+    const inSlots = withoutAhead(claim);
+    const left = { ...without(inSlots, suspects.claimed, suspects.corrupt), heeds: "nothing" } as const;
     const second = await takeClaim(connection, left);
     const fresh = await jobs(second);
     return {
@@ -293,8 +329,8 @@ export class Turns {
   }
 }
 
-function dueOf({ due, keys, events, gates, keyDue }: Turn): Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue"> {
-  return { due, keys, events, gates, keyDue };
+function dueOf({ due, keys, events, gates, keyDue, blind }: Turn): Omit<Claimed, keyof ClaimedRows> {
+  return { due, keys, events, gates, keyDue, blind };
 }
 
 function sooner(one: number, other: number | null): number {
@@ -302,21 +338,33 @@ function sooner(one: number, other: number | null): number {
 }
 
 function demandsOf({ kinds, total }: Claim): Demand[] {
+  if (total <= 0) return [];
   return kinds.flatMap(({ id, most }) => {
     const demand = Math.min(most, total);
     return demand > 0 ? [{ kind: id, demand }] : [];
   });
 }
 
+/** The claim of what free slots have room for. */
+function withoutAhead(claim: Claim): Claim {
+  return claim.ahead === 0 ? claim : { ...claim, total: claim.total - claim.ahead, ahead: 0 };
+}
+
 /** The claim for the room that these jobs leave. */
 function without(claim: Claim, claimed: readonly ClaimedJob[], corrupt: readonly Settlement[] = []): Claim {
-  const all = [...claimed, ...corrupt.map(({ lease }) => lease)];
-  const shared = all.filter(({ kind }) => claim.kinds.some((open) => open.kind === kind && open.shares)).length;
-  const kinds = claim.kinds.map((open) => {
-    const taken = open.shares ? shared : all.filter(({ kind }) => kind === open.kind).length;
-    return { ...open, most: Math.max(0, open.most - taken) };
-  });
-  return { ...claim, kinds, total: claim.total - all.length };
+  const total = claim.total - claimed.length - corrupt.length;
+  if (total === claim.total) return claim;
+  if (total <= 0) return { ...claim, kinds: [], total: 0 };
+  const taken = new Map<string, number>();
+  for (const { kind } of [...claimed, ...corrupt.map(({ lease }) => lease)])
+    taken.set(kind, (taken.get(kind) ?? 0) + 1);
+  const shared = claim.kinds.reduce((sum, { kind, shares }) => sum + (shares ? (taken.get(kind) ?? 0) : 0), 0);
+  const left = (open: OpenKind): OpenKind => {
+    const count = open.shares ? shared : (taken.get(open.kind) ?? 0);
+    return count === 0 ? open : { ...open, most: Math.max(0, open.most - count) };
+  };
+  const from = typeof claim.from === "object" ? claim.from.map(left) : claim.from;
+  return { ...claim, kinds: claim.kinds.map(left), total, ...(from && { from }) };
 }
 
 /** The suspects that the worker holds, including those among the newly claimed jobs. */

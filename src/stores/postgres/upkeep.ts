@@ -3,9 +3,9 @@
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { STATE } from "../rows.ts";
+import { LANE, STATE } from "../rows.ts";
 import { PART_OWNER, ROW_OWNER } from "./batch-reads.ts";
-import { isIntactSql, stepOwnerSql, type Session } from "./statements.ts";
+import { isIntactSql, isPausedSql, type Session, stepOwnerSql, texts } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import { NEEDED_VERSION } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
@@ -22,11 +22,27 @@ export function upkeep(connection: Connection, workers: Workers): Upkeep {
       const { pooled } = await connection.greet();
       return advice(connection, pooled);
     },
+    pending: async (kinds) => {
+      const [row] = await connection.rows<{ is_now: boolean; next_ms: number | null }>(PENDING, [texts(kinds)]);
+      const nextInMs = row!.next_ms === null ? null : Math.max(0, row!.next_ms);
+      return { now: row!.is_now || nextInMs === 0, nextInMs };
+    },
     integrity: () => findings(connection),
     // Nothing is repaired here: what is damaged on a server is for its backups, and rows that contradict each other are for people.
     repair: () => findings(connection),
   };
 }
+
+/** What a worker's turn would act on, claim, or wait for (claim.ts). */
+const PENDING = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+  open AS MATERIALIZED (SELECT k.id FROM outlive.kinds k WHERE k.name = ANY ($1::text[]) AND NOT ${isPausedSql("k.")})
+  SELECT EXISTS (SELECT 1 FROM open o WHERE EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.id AND j.state = 0 AND j.lane = ${LANE.open}))
+    OR EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.suspect} AND kind IN (SELECT id FROM open))
+    OR EXISTS (SELECT 1 FROM outlive.wakes) OR EXISTS (SELECT 1 FROM outlive.key_wakes) OR EXISTS (SELECT 1 FROM outlive.cancels)
+    OR EXISTS (SELECT 1 FROM outlive.reruns WHERE due) OR EXISTS (SELECT 1 FROM outlive.extras WHERE door < 0) AS is_now,
+  (least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.delayed} ORDER BY run_at LIMIT 1),
+    (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1),
+    (SELECT due_at FROM outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)) - clock.now)::float8 AS next_ms FROM clock`;
 
 const TESTED = 15;
 const OLDEST = 14;

@@ -1,9 +1,11 @@
 // Waiting jobs: what they wait for, signals, and wakes. A wake says that the wait of a job may have ended. It is written in the transaction of
 // its cause (migrations/waiting.ts says why no transaction acts on its own wakes), and any worker's turn, or `tick()`, acts on it later.
+import type { AuditEntry } from "../../job/audit.ts";
 import { JOB_STATES } from "../../job/job.ts";
 import { type JobOutcome, MAX_SIGNALS, type Wait } from "../../job/waits.ts";
 import type { Signal, SignalAnswer } from "../port.ts";
 import { jobOutcomes, NO_TIMEOUT, type OutcomeColumns, STATE } from "../rows.ts";
+import { writeAudit } from "./audit.ts";
 import type { Connection } from "./connection.ts";
 import { checksumSql, stepOwnerSql, list, type Session, texts } from "./statements.ts";
 
@@ -100,14 +102,18 @@ const SEND = `WITH job AS MATERIALIZED (SELECT seq, id, state FROM outlive.jobs 
  * Senders at the same moment do not count each other's signals, so near the limit each waits for the one before, by a lock that only senders take: the
  * job's row may be locked by a commit of its handler for minutes. The limit is exact unless 500 senders are under way at once.
  */
-export async function sendSignal(connection: Connection, signal: Signal): Promise<SignalAnswer> {
-  const { answer, unread } = await send(connection, signal, UNLOCKED_SIGNALS);
-  if (answer.is !== "full" || unread < UNLOCKED_SIGNALS) return answer;
+export async function sendSignal(connection: Connection, signal: Signal, entry?: AuditEntry): Promise<SignalAnswer> {
+  if (entry === undefined) {
+    const { answer, unread } = await send(connection, signal, UNLOCKED_SIGNALS);
+    if (answer.is !== "full" || unread < UNLOCKED_SIGNALS) return answer;
+  }
   return connection.brief(async (tx) => {
     await tx.run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [
       `outlive signals ${connection.schema} ${signal.job}`,
     ]);
-    return (await send(tx, signal, MAX_SIGNALS)).answer;
+    const { answer } = await send(tx, signal, MAX_SIGNALS);
+    await writeAudit(tx, entry, answer.is === "kept" ? 1 : 0);
+    return answer;
   });
 }
 

@@ -2,8 +2,17 @@
 // more than one in flight. A missed wake-up costs one poll interval at most. The maintenance listens on its long-lived
 // session and calls `heard`.
 import type { Clock } from "../../job/time.ts";
+import type { Wakeup } from "../port.ts";
 import { wakeupChannel } from "./address.ts";
 import type { Connection } from "./connection.ts";
+
+/** The payload of a message that shows that messages arrive. Earlier versions take it for a wake-up. */
+const PROOF = "proof";
+
+/** What a notification with this payload says. */
+export function wakeupOf(payload: string | undefined): Wakeup {
+  return payload === PROOF ? "proof" : "wake";
+}
 
 /** Wake-ups closer together than this are merged into one. */
 const APART_MS = 10;
@@ -12,7 +21,7 @@ export class WakeupChannel {
   readonly #connection: Connection;
   readonly #clock: Pick<Clock, "after">;
   readonly #channel: string;
-  readonly #listeners = new Set<() => void>();
+  readonly #listeners = new Set<(what: Wakeup) => void>();
   #wakeups = false;
   #again = false;
   #closed = false;
@@ -23,28 +32,32 @@ export class WakeupChannel {
     this.#channel = wakeupChannel(connection.schema);
   }
 
-  notify(): void {
+  notify(what: Wakeup = "wake"): void {
     if (this.#closed) return;
+    if (what === "proof") return void this.#send(PROOF);
     if (this.#wakeups) {
       this.#again = true;
       return;
     }
     this.#wakeups = true;
-    // If it fails, the other workers poll.
-    void this.#connection
-      .run("SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')", [this.#channel])
-      .catch(() => {})
-      .then(() => this.#clock.after(APART_MS, () => this.#rung()));
+    void this.#send("").then(() => this.#clock.after(APART_MS, () => this.#rung()));
   }
 
-  onWakeup(listener: () => void): () => void {
+  /** If it fails, the other workers poll. */
+  #send(payload: string): Promise<unknown> {
+    return this.#connection
+      .run("SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)", [this.#channel, payload])
+      .catch(() => {});
+  }
+
+  onWakeup(listener: (what: Wakeup) => void): () => void {
     this.#listeners.add(listener);
     return () => void this.#listeners.delete(listener);
   }
 
   /** A notification arrived. */
-  readonly heard = (): void => {
-    for (const listener of this.#listeners) listener();
+  readonly heard = (what: Wakeup = "wake"): void => {
+    for (const listener of this.#listeners) listener(what);
   };
 
   close(): void {

@@ -21,6 +21,7 @@ import {
   changeArgs,
   checked,
   draftsArgs,
+  entryArgs,
   failedArgs,
   fieldsOf,
   inputOwner,
@@ -59,7 +60,7 @@ export function batches(connection: Connection): Batches {
     },
     append: (batch, round, blocks, asNext = false) => append(connection, batch, round, blocks, asNext),
     seal: async (batch, round) => orMissing(await connection.eval("sealBatch", [batch, String(round)])),
-    abort: async (batch) => orMissing(await connection.eval("abortBatch", [batch])),
+    abort: async (batch, entry) => orMissing(await connection.eval("abortBatch", [...entryArgs(entry), batch])),
     async tend(limit) {
       return (await connection.eval("tendBatches", [String(Math.min(limit, BLOCKS_AT_ONCE)), ...CANCEL_ARGS])) === 1;
     },
@@ -83,8 +84,9 @@ export function batches(connection: Connection): Batches {
     async setOutputs(batch, outputs) {
       await connection.eval("setOutputs", [batch, outputs]);
     },
-    async reopen(batch, round, draft) {
-      const reply = await connection.eval("reopenBatch", [batch, String(round), ...draftsArgs([draft])]);
+    async reopen(batch, round, draft, entry) {
+      const args = [...entryArgs(entry), batch, String(round), ...draftsArgs([draft])];
+      const reply = await connection.eval("reopenBatch", args);
       assertDeclared(reply);
       return reply === 1;
     },

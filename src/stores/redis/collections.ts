@@ -25,7 +25,7 @@ import {
   STATE_CODE,
 } from "../collections.ts";
 import type { Connection } from "./connection.ts";
-import { assertDeclared, checked, draftsArgs, fieldsOf, unchecked } from "./encoding.ts";
+import { assertDeclared, checked, draftsArgs, entryArgs, fieldsOf, unchecked } from "./encoding.ts";
 
 /** How much one script does: 200 parts took 3 ms of the server. */
 const AT_ONCE = 200;
@@ -62,10 +62,10 @@ export function collections(connection: Connection): Collections {
       const [now, ids] = (await connection.eval("dueCollections", [String(limit)])) as [string, string[]];
       return { ids, now: Number(now) };
     },
-    async step({ collection, from, to, why, ifDue, follow }) {
+    async step({ collection, from, to, why, ifDue, follow }, entry) {
       const codes = from.map((state) => STATE_CODE[state]).join("");
-      const args = [collection, codes, String(STATE_CODE[to]), why ?? "", ifDue ? "1" : "0", ...draftsArgs(follow)];
-      const reply = await connection.eval("stepCollection", args);
+      const step = [collection, codes, String(STATE_CODE[to]), why ?? "", ifDue ? "1" : "0", ...draftsArgs(follow)];
+      const reply = await connection.eval("stepCollection", [...entryArgs(entry), ...step]);
       assertDeclared(reply);
       return reply === 1;
     },
@@ -76,8 +76,9 @@ export function collections(connection: Connection): Collections {
       }
     },
     parked: (filter, limit, after) => parked(connection, filter, limit, after),
-    async unpark(ids) {
-      for (const piece of inPieces(ids, AT_ONCE)) await connection.eval("unpark", [String(piece.length), ...piece]);
+    async unpark(ids, entry) {
+      for (const piece of inPieces(ids, AT_ONCE))
+        await connection.eval("unpark", [...entryArgs(entry), String(piece.length), ...piece]);
     },
     remove: async (id, limit) => (await connection.eval("removeCollection", [id, String(limit)])) === 1,
   };
@@ -200,7 +201,7 @@ async function listAll(
   limit: number,
   after: string | null,
 ): Promise<readonly CollectionRow[]> {
-  const filter = [kind ?? "", state === undefined ? "" : String(STATE_CODE[state])];
+  const filter = [kind ?? "", state === undefined ? "" : String(STATE_CODE[state]), ""];
   const found: CollectionRow[] = [];
   let place = ["", after ?? ""];
   while (found.length < limit) {

@@ -72,7 +72,7 @@ export class Connection {
   #storeId: string | null = null;
   #seen: Seen = { runs: 0, ops: 0, epoch: 0 };
   #closed = false;
-  readonly #channels = new Map<string, () => void>();
+  readonly #channels = new Map<string, (message: string) => void>();
   readonly #unsubscribe = new Map<string, () => Promise<void>>();
   readonly #returned = new Set<() => void>();
   readonly #journal = new Journal();
@@ -191,7 +191,7 @@ export class Connection {
   }
 
   /** Hears a channel from now on, also on later wires: with a subscription to keep, a lost wire is made again without being asked. */
-  async subscribe(channel: string, heard: () => void): Promise<void> {
+  async subscribe(channel: string, heard: (message: string) => void): Promise<void> {
     this.#channels.set(channel, heard);
     const wire = await this.#connected();
     if (!this.#unsubscribe.has(channel)) await this.#hear(wire, channel);
@@ -283,7 +283,7 @@ export class Connection {
   }
 
   async #hear(wire: Wire, channel: string): Promise<void> {
-    this.#unsubscribe.set(channel, await wire.subscribe(channel, () => this.#channels.get(channel)?.()));
+    this.#unsubscribe.set(channel, await wire.subscribe(channel, (message) => this.#channels.get(channel)?.(message)));
   }
 
   #lost(): void {

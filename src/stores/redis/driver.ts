@@ -12,7 +12,7 @@ export interface Wire {
   /** One command. Rejects after `deadlineMs` at the latest; whether it was done is then not known. */
   call(args: readonly string[], deadlineMs: number): Promise<Reply>;
   /** Hears messages of a channel for as long as the wire stands, or until the returned function is called. */
-  subscribe(channel: string, listener: () => void): Promise<() => Promise<void>>;
+  subscribe(channel: string, listener: (message: string) => void): Promise<() => Promise<void>>;
   /** Called once, when the wire is lost or was closed. */
   onLost(listener: () => void): void;
   close(): void;

@@ -1,5 +1,6 @@
 // How values cross the wire: flat texts in the arguments of a script, and what the scripts return back into the forms of the port. An empty text
 // stands for nothing. Texts that a handler trusts carry a checksum in front, which is compared here: scripts do not look at them.
+import type { AuditEntry } from "../../job/audit.ts";
 import { crc32 } from "node:zlib";
 import type { BegunRow, FailedRow, RowEnds } from "../../job/batches.ts";
 import { toStoredError, undeclaredKind } from "../../job/errors.ts";
@@ -348,7 +349,7 @@ export function keptSteps(id: string, flat: readonly string[]): KeptStep[] {
 }
 
 export function historyEntry(packed: string): HistoryEntry {
-  const [at, event, from, to, actor, epoch, attempt, incident, reason] = splitInto(packed, 9);
+  const [at, event, from, to, actor, epoch, attempt, incident, startedAt, owner, reason] = splitInto(packed, 11);
   return {
     at: Number(at),
     event: event!,
@@ -357,6 +358,8 @@ export function historyEntry(packed: string): HistoryEntry {
     actor: actor!,
     epoch: Number(epoch),
     attempt: Number(attempt),
+    startedAt: startedAt ? Number(startedAt) : null,
+    owner: owner || null,
     reason: reason!,
     incident: incident || null,
   };
@@ -403,4 +406,9 @@ export function writeAnswer(reply: Reply, lease: Lease, tried: string): WriteAns
       fence: Number(fence),
     },
   };
+}
+
+/** What a person changed, for the audit. Nothing: no entry is kept. */
+export function entryArgs(entry: AuditEntry | undefined): string[] {
+  return entry ? [entry.id, entry.actor, entry.action, entry.target, entry.reason ?? ""] : [""];
 }

@@ -24,7 +24,7 @@ function isConnectionError(thrown: unknown): boolean {
 }
 
 /** Wraps an error of Redis; returns any other unchanged. */
-export function inOurWords(doing: string, thrown: unknown): unknown {
+export function wrapError(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
   const reply = replyCode(thrown);
   if (reply === undefined && !isConnectionError(thrown)) return thrown;
@@ -40,7 +40,7 @@ export function inOurWords(doing: string, thrown: unknown): unknown {
 
 /** Wraps an error from opening the store, with the address where it happened. */
 export function openingError(shown: string, thrown: unknown): unknown {
-  const ours = inOurWords("opening it", thrown);
+  const ours = wrapError("opening it", thrown);
   if (!(ours instanceof OutliveError)) return ours;
   const options = ours.cause === undefined ? undefined : { cause: ours.cause };
   return new OutliveError(ours.code, `${shown}: ${ours.what}`, ours.hint, { ...ours.data, address: shown }, options);

@@ -9,7 +9,7 @@ import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { changeArgs, fieldsOf, inputOwner, keptSteps, unchecked } from "./encoding.ts";
-import { inOurWords, openingError } from "./errors.ts";
+import { wrapError, openingError } from "./errors.ts";
 import { checkFeatures, OF_FEATURES, repairFeatures } from "./features-integrity.ts";
 import { channelOf, subscribers } from "./liveness.ts";
 
@@ -233,7 +233,7 @@ export function redisDoctor(address: RedisAddress): StoreDoctor {
       });
       return await use(connection);
     } catch (thrown) {
-      throw inOurWords(doing, thrown);
+      throw wrapError(doing, thrown);
     } finally {
       await connection.close();
     }

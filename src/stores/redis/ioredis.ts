@@ -48,10 +48,12 @@ export async function connectByIoredis({ url, by, options = {} }: WireAddress): 
     return client;
   };
   const client = await another();
-  const heard = new Map<string, () => void>();
+  const heard = new Map<string, (message: string) => void>();
   let subscribing: Promise<Redis> | undefined;
   const subscriber = (): Promise<Redis> => {
-    subscribing ??= another().then((one) => one.on("message", (channel: string) => heard.get(channel)?.()));
+    subscribing ??= another().then((one) =>
+      one.on("message", (channel: string, message: string) => heard.get(channel)?.(message)),
+    );
     return subscribing;
   };
   return {

@@ -7,7 +7,7 @@
 import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import type { Connection } from "./connection.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 
 export interface LivenessDeps {
   readonly connection: Connection;
@@ -26,6 +26,8 @@ const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
 /** For how long one process checks all workers, unless it says so again. Losing the place costs nothing, so it may expire. */
 const LEADS_MS = 1_500;
+/** How often it says so, and the others ask for the place. */
+const ASK_EVERY_MS = 500;
 
 interface Missing {
   readonly sinceMono: number;
@@ -44,6 +46,8 @@ export class SubscriptionLiveness implements Liveness {
   #holdUntil = 0;
   /** This watcher is new: its own connection lost nothing. */
   #newHere = false;
+  #leads = false;
+  #askedMono = Number.NEGATIVE_INFINITY;
 
   constructor(deps: LivenessDeps) {
     this.#deps = deps;
@@ -57,7 +61,7 @@ export class SubscriptionLiveness implements Liveness {
     await connection
       .subscribe(channel, () => {})
       .catch((thrown: unknown) => {
-        throw inOurWords("subscribing to the worker's channel", thrown);
+        throw wrapError("subscribing to the worker's channel", thrown);
       });
     this.#own.add(channel);
     const proves = (await subscribers(connection, [channel])).get(channel)! > 0;
@@ -114,13 +118,17 @@ export class SubscriptionLiveness implements Liveness {
 
   /** Whether this process checks all workers. */
   async leads(): Promise<boolean> {
-    const { connection } = this.#deps;
-    const key = `${connection.tag}lookout`;
-    const taken = await connection.command("SET", key, this.#name, "NX", "PX", String(LEADS_MS));
-    if (taken !== null) return true;
-    if ((await connection.command("GET", key)) !== this.#name) return false;
-    await connection.command("PEXPIRE", key, String(LEADS_MS));
-    return true;
+    const { connection, clock } = this.#deps;
+    const mono = clock.mono();
+    if (mono - this.#askedMono < ASK_EVERY_MS) return this.#leads;
+    const key = `${connection.tag}detector`;
+    const ms = String(LEADS_MS);
+    // Null: the place was free, and is ours now.
+    const holder = await connection.command("SET", key, this.#name, "NX", "GET", "PX", ms);
+    if (holder === this.#name) await connection.command("PEXPIRE", key, ms);
+    this.#leads = holder === null || holder === this.#name;
+    this.#askedMono = mono;
+    return this.#leads;
   }
 
   /** Which of these channels had no subscriber in every check throughout `contact`, in one era. */

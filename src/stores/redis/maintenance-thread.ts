@@ -6,7 +6,7 @@ import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
 import { channelOf, SubscriptionLiveness } from "./liveness.ts";
 import { redisStore } from "./store.ts";
-import { bellChannel, WakeupChannel } from "./wakeup.ts";
+import { wakeupChannel, WakeupChannel, wakeupOf } from "./wakeup.ts";
 
 /** How to reach the server, and which store on it to use. */
 export interface RedisMaintenance {
@@ -22,13 +22,13 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onConnected: (connected) => times.setInContact(connected),
   });
-  await connection.subscribe(channelOf(connection.tag, options.worker), wake);
-  await connection.subscribe(bellChannel(connection.tag), wake);
+  await connection.subscribe(channelOf(connection.tag, options.worker), () => wake("wake"));
+  await connection.subscribe(wakeupChannel(connection.tag), (message) => wake(wakeupOf(message)));
   // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
-  connection.onReturn(wake);
+  connection.onReturn(() => wake("wake"));
   const store = redisStore({ connection, clock, wakeups: new WakeupChannel(connection, clock) });
   // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
-  store.onWakeup(wake);
+  store.onWakeup(() => wake("wake"));
   const liveness = new SubscriptionLiveness({
     connection,
     clock,

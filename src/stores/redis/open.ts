@@ -9,7 +9,7 @@ import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import type { MaintenanceOptions } from "../../recovery/maintenance.ts";
 import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
-import type { Store } from "../port.ts";
+import type { Store, Wakeup } from "../port.ts";
 import { type ServerClock, serverClock } from "../server-clock.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection, type Loss, SCHEMA_VERSION } from "./connection.ts";
@@ -148,6 +148,6 @@ function inThread(
     wakeup.heard();
   };
   const file = programFile("stores/redis/maintenance-thread");
-  const hears = { wakeup: () => wakeup.heard(), up, down: () => stand.begin() };
+  const hears = { wakeup: (what: Wakeup) => wakeup.heard(what), up, down: () => stand.begin() };
   return stand.until(() => startMaintenanceThread({ clock, events, file, own, shared, ...hears }, options, host));
 }

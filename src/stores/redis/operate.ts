@@ -1,5 +1,4 @@
 // What people change by hand.
-import type { AuditEntry } from "../../job/audit.ts";
 import { JOB_STATES, type JobState, TERMINAL_STATES } from "../../job/job.ts";
 import { MAX_SIGNALS } from "../../job/waits.ts";
 import { BY_HAND, cancel, type Change } from "../../job/transitions.ts";
@@ -7,7 +6,7 @@ import type { HandChange, Operating, OperatorAnswer, SignalAnswer } from "../por
 import { STATE } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { changeArgs, checked, countersOf, inputOwner, shownJob } from "./encoding.ts";
+import { changeArgs, checked, countersOf, entryArgs, inputOwner, shownJob } from "./encoding.ts";
 import { noteDeath } from "./workers.ts";
 
 const NO_COUNTERS = countersOf({});
@@ -39,8 +38,8 @@ export function operating(connection: Connection): Operating {
       ];
       return ((await connection.eval("change", args)) as readonly Reply[]).map(operatorAnswer);
     },
-    async signal({ job, name, payload, id }) {
-      const args = [job, name, checked(payload, job), id, String(MAX_SIGNALS)];
+    async signal({ job, name, payload, id }, entry) {
+      const args = [...entryArgs(entry), job, name, checked(payload, job), id, String(MAX_SIGNALS)];
       const [is, state] = (await connection.eval("signal", args, [{ script: "signal", args }])) as [
         SignalAnswer["is"],
         number,
@@ -64,11 +63,6 @@ export function operating(connection: Connection): Operating {
     },
     noteDeath: (worker, words) => noteDeath(connection, worker, words),
   };
-}
-
-/** Nothing: no entry is kept. */
-function entryArgs(entry: AuditEntry | undefined): string[] {
-  return entry ? [entry.id, entry.actor, entry.action, entry.target, entry.reason ?? ""] : [""];
 }
 
 /** The change from each state in which something is done. */

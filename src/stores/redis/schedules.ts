@@ -4,7 +4,7 @@ import type { ScheduleRow } from "../../job/schedules.ts";
 import type { Declared, Firing, FiringAnswer, PlannedJob, Schedules } from "../schedules.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { assertDeclared, draftsArgs } from "./encoding.ts";
+import { assertDeclared, draftsArgs, entryArgs } from "./encoding.ts";
 import { enqueuedOf } from "./enqueue.ts";
 
 export function schedules(connection: Connection): Schedules {
@@ -19,8 +19,8 @@ export function schedules(connection: Connection): Schedules {
       const due = rows.map(([version, body, paused]) => ({ row: rowOf(version, body), isKindPaused: paused === 1 }));
       return { now, due, nextInMs: due.length === limit ? 0 : next === "" ? null : Number(next) - now };
     },
-    async fire(firings) {
-      const reply = await connection.eval("fireSchedules", firingsArgs(firings));
+    async fire(firings, entry) {
+      const reply = await connection.eval("fireSchedules", [...entryArgs(entry), ...firingsArgs(firings)]);
       assertDeclared(reply);
       return (reply as Reply[]).map((one, at): FiringAnswer =>
         Array.isArray(one)
@@ -34,9 +34,11 @@ export function schedules(connection: Connection): Schedules {
           : { is: "stale" },
       );
     },
-    write: async (row) => (await connection.eval("writeSchedule", rowArgs(row))) === 1,
-    remove: async (name, version) =>
-      (await connection.eval("removeSchedule", [name, version === null ? "" : String(version)])) === 1,
+    write: async (row, entry) => (await connection.eval("writeSchedule", [...entryArgs(entry), ...rowArgs(row)])) === 1,
+    remove: async (name, version, entry) => {
+      const args = [...entryArgs(entry), name, version === null ? "" : String(version)];
+      return (await connection.eval("removeSchedule", args)) === 1;
+    },
     async get(name) {
       const found = await connection.eval("getSchedule", [name]);
       return Array.isArray(found) ? rowOf(...(found as [string, string])) : null;

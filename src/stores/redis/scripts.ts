@@ -155,6 +155,7 @@ const SCRIPTS = {
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
   noteResent: writing(operations.NOTE_RESENT),
+  pending: reading(reads.PENDING),
   opening: writing(operations.OPENING),
   noteOpening: writing(operations.NOTE_OPENING),
   check: examining(integrity.CHECK),

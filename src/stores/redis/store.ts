@@ -9,13 +9,13 @@ import { STATE } from "../rows.ts";
 import { batches } from "./batches.ts";
 import { collections } from "./collections.ts";
 import type { Connection } from "./connection.ts";
-import { inOurWords } from "./errors.ts";
+import { wrapError } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
 import { schedules } from "./schedules.ts";
-import { Enqueuing } from "./enqueue.ts";
+import { Enqueuing, MAX_COST } from "./enqueue.ts";
 import { turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
@@ -34,6 +34,8 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
   return observed(
     {
       name: "redis",
+      // More is staged first, which costs the server as much again.
+      bulk: MAX_COST,
       async declare(kinds) {
         const limits = kinds.flatMap(({ keyed = [] }) => keyed);
         const given = (value: number | null): string => (value === null ? "" : String(value));
@@ -77,6 +79,6 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       batches: batches(connection),
       collections: collections(connection),
     },
-    { words: inOurWords, wakeups, ...(events && { telemetry: { events, clock } }) },
+    { words: wrapError, wakeups, ...(events && { telemetry: { events, clock } }) },
   );
 }

@@ -6,6 +6,7 @@ import {
   APPLIED,
   type CorruptJob,
   type FencedWrite,
+  AHEAD_BOUND_MS,
   type Room,
   type Settlement,
   triedBy,
@@ -86,6 +87,7 @@ export async function turn(
   const answer = await turnOnce(connection, worker, settlements, {
     ...room,
     total: Math.min(room.total, MAX_IN_SCRIPT),
+    ahead: Math.max(0, Math.min(aheadOf(room), MAX_IN_SCRIPT - room.total)),
   });
   const left = roomAfter(room, answer.claimed);
   const isCut = answer.claimed.length === MAX_IN_SCRIPT && left.total > 0;
@@ -100,6 +102,15 @@ export async function turn(
     ...(corrupt.length > 0 && { corrupt }),
     woken: (answer.woken ?? 0) + (more.woken ?? 0),
   };
+}
+
+/** What is behind a job that may not wait for a slot is not claimed ahead, and the script does not look for that. */
+function aheadOf({ ahead = 0, kinds }: Room): number {
+  return kinds.every((kind) => kind.ahead) ? ahead : 0;
+}
+
+function aheadArgs(ahead: number): string[] {
+  return [String(ahead), String(ahead > 0 ? AHEAD_BOUND_MS : 0)];
 }
 
 /** Waits for more jobs than one script takes. Killed in between, the attempt has not ended, and the next one begins its wait from the start. */
@@ -130,7 +141,7 @@ function roomAfter(room: Room, claimed: readonly ClaimedJob[]): Room {
     together: Number.isFinite(smallest) ? smallest : null,
     oldestFirst,
   };
-  return { total: room.total - claimed.length, kinds, suspects };
+  return { total: Math.max(0, room.total - claimed.length), kinds, suspects };
 }
 
 const NO_SUSPECTS = { count: 0, together: null, oldestFirst: false };
@@ -141,7 +152,7 @@ async function turnOnce(
   settlements: readonly Settlement[],
   room: Room,
 ): Promise<TurnAnswer> {
-  const { total, kinds, suspects = NO_SUSPECTS } = room;
+  const { total, kinds, suspects = NO_SUSPECTS, ahead = 0 } = room;
   const { count, together, oldestFirst } = suspects;
   const { args: ends, order, plainCount } = settlementsArgs(settlements);
   const args = [
@@ -151,6 +162,7 @@ async function turnOnce(
     String(count),
     together === null ? "" : String(together),
     oldestFirst ? "1" : "",
+    ...aheadArgs(ahead),
     String(kinds.length),
     ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
   ];
@@ -211,7 +223,7 @@ async function plainTurn(
   connection: Connection,
   worker: string,
   ends: readonly string[],
-  { total, kinds }: Room,
+  { total, kinds, ahead = 0 }: Room,
   again: readonly Resendable[],
 ): Promise<Reply | null> {
   const state = PLAIN_TURNS.get(connection) ?? { pause: 0, left: 0 };
@@ -222,7 +234,7 @@ async function plainTurn(
   }
   const rooms = kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]);
   // Without the last argument: how many other ends there are.
-  const args = [worker, ...ends.slice(0, -1), String(total), String(kinds.length), ...rooms];
+  const args = [worker, ...ends.slice(0, -1), String(total), ...aheadArgs(ahead), String(kinds.length), ...rooms];
   const reply = await connection.eval("turnPlain", args, again);
   const isPlain = (reply as Reply[])[0] !== "!full";
   state.pause = isPlain ? 0 : Math.min(16, state.pause * 2 + 1);

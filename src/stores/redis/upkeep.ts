@@ -4,6 +4,7 @@ import { NOTHING_CHECKED, type StoreFindings } from "../store-parts.ts";
 import { batchInconsistencies } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import { integrity, repair } from "./integrity.ts";
+import { listWorkers } from "./workers.ts";
 
 export function upkeep(connection: Connection): Upkeep {
   return {
@@ -17,6 +18,11 @@ export function upkeep(connection: Connection): Upkeep {
     },
     async noteOpening(opening) {
       await connection.eval("noteOpening", [JSON.stringify(opening)]);
+    },
+    async pending(kinds) {
+      const [isNow, next] = (await connection.eval("pending", [String(kinds.length), ...kinds])) as [number, string];
+      // Every script that writes counts, and each reply says how many there were.
+      return { now: isNow === 1, nextInMs: next === "" ? null : Number(next), changes: connection.seen.ops };
     },
     advice: () => adviceOf(connection),
     integrity: () => integrity(connection),
@@ -133,6 +139,15 @@ async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
       "warning",
       `When the server started last, ${is("operationsLost")} operation(s) were missing that processes knew of; ` +
         `${is("jobsSentAgain")} job(s) were enqueued and ${is("endsSentAgain")} end(s) written again.`,
+    );
+  const unseen = (await listWorkers(connection, {})).filter(
+    ({ state, lock }) => state === "live" && lock.name === null,
+  );
+  if (unseen.length > 0)
+    add(
+      "warning",
+      `${unseen.length} worker(s) do not see their own subscriptions, as behind a proxy that hides them (${unseen[0]!.id}): only their heartbeats show that they ` +
+        "live, and a death on another host is found after `heartbeat.lease`. Connect them to the server itself.",
     );
   return found;
 }

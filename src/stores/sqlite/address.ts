@@ -163,6 +163,7 @@ export function assertWritable(path: string): void {
   try {
     accessSync(path, constants.R_OK | constants.W_OK);
   } catch (thrown) {
+    if (isOnReadOnlyDisk(path)) throw readOnlyDisk(path, thrown, false);
     throw new OutliveError(
       ErrorCode.storeReadOnly,
       `${path} can't be written: ${(thrown as Error).message}.`,
@@ -170,6 +171,53 @@ export function assertWritable(path: string): void {
       { path },
       { cause: thrown },
     );
+  }
+}
+
+/** Whether the disk of this file is mounted read-only. */
+export function isOnReadOnlyDisk(path: string): boolean {
+  try {
+    accessSync(dirname(path), constants.W_OK);
+    return false;
+  } catch (thrown) {
+    return (thrown as NodeJS.ErrnoException).code === "EROFS";
+  }
+}
+
+/** SQLite says of a full disk and of a read-only one only that it can't open the file, or that its input or output failed. */
+export function whyUnopened(path: string, thrown: unknown, readOnly: boolean): unknown {
+  if (!(thrown instanceof OutliveError) || thrown.data["sqlite"] === undefined) return thrown;
+  if (isOnReadOnlyDisk(path)) return readOnlyDisk(path, thrown, readOnly);
+  if (!hasRoom(path))
+    return new OutliveError(
+      ErrorCode.storeFull,
+      `The disk of ${path} is full.`,
+      "Nothing was changed. Make room on it: SQLite needs a little of it for reading, too.",
+      { path },
+      { cause: thrown },
+    );
+  return thrown;
+}
+
+function readOnlyDisk(path: string, cause: unknown, readOnly: boolean): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeReadOnly,
+    `${path} is on a disk that is mounted read-only.`,
+    readOnly
+      ? "Its last changes are in its -wal, which SQLite can't read without writing next to it. Copy the file together with its -wal to another disk."
+      : "Nothing was changed. To look at it, add --read-only (in a program: `readOnly: true`); to work on it, mount the disk with the right to write.",
+    { path },
+    { cause },
+  );
+}
+
+function hasRoom(path: string): boolean {
+  try {
+    const { bavail, bsize } = statfsSync(dirname(path));
+    // One page of the log's index, which each process that opens the file may have to make.
+    return bavail * bsize >= 32_768;
+  } catch {
+    return true;
   }
 }
 

@@ -18,6 +18,7 @@ import {
 import type { Room } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
+import { type DoorHeads, doorHeads } from "./door-heads.ts";
 import type { Kinds, Marks } from "./enqueue.ts";
 import {
   AT_DOOR,
@@ -111,6 +112,14 @@ function openGates(
   });
 }
 
+/** Whether jobs of a kind that the worker runs are left at its gate: they are let through as slots become free. */
+export function isAnyAtGate(db: Database, kinds: Kinds, { fair, paused }: Marks, room: Room): boolean {
+  return room.kinds.some(({ kind }) => {
+    const id = kinds.idOf(kind);
+    return id !== undefined && fair.has(id) && !paused.has(id) && db.sql(ANY_AT).get(gateOf(id)) !== undefined;
+  });
+}
+
 const ANY_AT = "SELECT 1 FROM outlive_doors WHERE door = ? LIMIT 1";
 const READY = `SELECT count(*) AS n FROM (SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = ${STATE.queued} AND lane = ${LANE.open} LIMIT ? + 0)`;
 
@@ -152,6 +161,12 @@ const HEAD_AT = `SELECT k.value, ${HELD_COLUMNS},
     (SELECT job FROM outlive_doors WHERE door = k.value ORDER BY ring, rank DESC, job LIMIT 1 OFFSET ${MAX_STALE - 1})
   FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
     (SELECT d.job FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} WHERE d.door = k.value ORDER BY d.ring, d.rank DESC, d.job LIMIT 1)`;
+/** For each of these doors the next job of a rank after one. An object of doors and jobs: as arrays in an array they cost twice as much. */
+const NEXT_AT = `SELECT CAST(k.key AS INTEGER), ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
+    (SELECT d.job FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} WHERE d.door = CAST(k.key AS INTEGER) AND d.ring = 0 AND d.rank = ?2 AND d.job > k.value
+     ORDER BY d.job LIMIT 1)`;
+const REMOVE_UP_TO =
+  "DELETE FROM outlive_doors WHERE door = ?1 AND ring = 0 AND rank >= ?2 AND (rank > ?2 OR job <= ?3)";
 /** The first jobs of each of these doors, if no key takes turns there. */
 const FIRST_AT = heldAt("k.value", "", "?2 + 0");
 /** The first jobs of each of these keys at one door. */
@@ -178,6 +193,7 @@ class Pass {
   readonly #now: number;
   readonly #anyFair: boolean;
   readonly #limits: Limits;
+  readonly #heads: DoorHeads;
   readonly #names = new Map<number, readonly [limit: string, key: string]>();
   readonly #texts = new Set<string>();
   /** Jobs that may have an entry in a ring. */
@@ -189,6 +205,8 @@ class Pass {
     this.#now = now;
     this.#anyFair = fair.size > 0;
     this.#limits = new Limits(db);
+    this.#heads = doorHeads(db);
+    this.#heads.begin(db);
   }
 
   run(
@@ -203,6 +221,7 @@ class Pass {
     this.#readFacts(candidates);
     const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates });
     this.#write(decided, full, candidates);
+    this.#pass(atDoors, decided);
     if (gates.length > 0) {
       const passed = new Set(decided.admitted);
       for (const one of gates)
@@ -222,10 +241,15 @@ class Pass {
       : NO_DOORS;
     const plain = inTurns.size === 0 ? doors : doors.filter((door) => !inTurns.has(door));
     const byDoor = new Map<number, Held[]>();
-    for (const row of this.#rows(HEAD_AT, JSON.stringify(plain))) byDoor.set(row[0], [row]);
-    removeStale(this.#db, plain, byDoor);
+    for (const row of this.#next(plain.flatMap((door) => this.#heads.of(door) ?? []))) byDoor.set(row[0], [row]);
+    const unread = byDoor.size === 0 ? plain : plain.filter((door) => !byDoor.has(door));
+    if (unread.length > 0) {
+      for (const row of this.#rows(HEAD_AT, JSON.stringify(unread))) byDoor.set(row[0], [row]);
+      removeStale(this.#db, unread, byDoor);
+    }
     for (const door of inTurns) byDoor.set(door, this.#firstIn(door));
     this.#readFactsOf([...byDoor.keys()]);
+    this.#readSecond(byDoor, inTurns);
     return [...byDoor].flatMap(([door, heads]) => {
       const wanted = Math.min(HELD_PER_KEY, roomAt(this.#facts.get(door)!));
       const rows = inTurns.has(door) ? [] : this.#upTo(door, heads, wanted);
@@ -235,6 +259,26 @@ class Pass {
       if (found.length >= wanted) full.push(door);
       return found;
     });
+  }
+
+  /** Of each door the next job after an entry, if one of the same rank is left. */
+  #next(after: readonly { readonly door: number; readonly rank: number; readonly job: number }[]): Held[] {
+    const texts = new Map<number, string>();
+    for (const { door, rank, job } of after) {
+      const text = texts.get(rank);
+      texts.set(rank, `${text === undefined ? "{" : `${text},`}"${door}":${job}`);
+    }
+    return [...texts].flatMap(([rank, text]) => this.#rows(NEXT_AT, `${text}}`, rank));
+  }
+
+  /** Doors with room for one more than is read, all at once. */
+  #readSecond(byDoor: ReadonlyMap<number, Held[]>, inTurns: ReadonlySet<number>): void {
+    const after = [...byDoor].flatMap(([door, [head]]) =>
+      !inTurns.has(door) && head![8] === null && roomAt(this.#facts.get(door)!) === 2
+        ? [{ door, rank: head![2], job: head![1] }]
+        : [],
+    );
+    if (after.length > 0) for (const row of this.#next(after)) byDoor.get(row[0])!.push(row);
   }
 
   /** One of them, for the name of the door. */
@@ -289,11 +333,13 @@ class Pass {
 
   #rows(text: string, ...values: (string | number)[]): Held[] {
     const rows = this.#db.sqlArrays(text).all(...values) as unknown as Held[];
-    for (const row of rows) {
-      this.#name(row);
-      if (row[8] !== null) this.#ringed.add(row[1]);
-    }
+    for (const row of rows) this.#noted(row);
     return rows;
+  }
+
+  #noted(row: Held): void {
+    this.#name(row);
+    if (row[8] !== null) this.#ringed.add(row[1]);
   }
 
   #name(row: Held): void {
@@ -382,6 +428,7 @@ class Pass {
       db.sql(
         "UPDATE outlive_extras SET door = ?, place = ?, ring = CASE WHEN ? THEN 0 ELSE ifnull(fair, 0) END WHERE job = ?",
       ).run(door, keepsPlace ? PLACE.first : PLACE.held, strict ? 1 : 0, job);
+      this.#heads.forget(door);
       db.sql(ENTER_AS_EXTRAS).run(job);
     }
     for (const [id, at] of due) setKey(db, id, this.#names.get(id)!, "due_at", at);
@@ -390,6 +437,25 @@ class Pass {
     if (moved.length > 0 || candidates.length >= HELD_PER_KEY)
       woken.push(...stillRoomy(full, candidates, admitted, moved));
     wakeKeys(db, woken, this.#now);
+  }
+
+  /** Keeps how far each door has been admitted, and removes entries that were left behind. */
+  #pass(
+    atDoors: readonly { readonly row: Held; readonly candidate: HeldCandidate }[],
+    { admitted, moved }: ReturnType<typeof admit>,
+  ): void {
+    const passed = new Set(admitted);
+    // What has come to a door from another one may be in front.
+    const stopped = new Set(moved.map(({ door }) => door));
+    for (const { row, candidate } of atDoors) {
+      const { door } = candidate;
+      const [, job, rank, , , , , , fair] = row;
+      if (fair !== null || !passed.has(job)) stopped.add(door);
+      if (stopped.has(door)) continue;
+      const stale = (this.#heads.of(door)?.stale ?? 0) + 1;
+      if (stale >= MAX_STALE) this.#db.sql(REMOVE_UP_TO).run(door, rank, job);
+      this.#heads.passed(door, rank, job, stale % MAX_STALE);
+    }
   }
 
   /** An entry of a ring goes at once: a ring is read by its entries alone. */
@@ -483,11 +549,20 @@ type FactColumns = readonly [
   pausedUntil: number | null,
 ];
 
-const TAKEN = ["key1", "key2", "key3"]
-  .map((column) => `(SELECT count(*) FROM outlive_extras WHERE ${column} = k.value AND place > 1 AND place <= ?2 + 0)`)
-  .join(" + ");
-const FACTS = `SELECT k.value, ${TAKEN}, o.running, o.interval_ms, o.burst, o.arrival_at, o.held_off_until, o.paused_at, o.paused_until
+const takenIn = (...columns: string[]): string =>
+  columns
+    .map(
+      (column) => `(SELECT count(*) FROM outlive_extras WHERE ${column} = k.value AND place > 1 AND place <= ?2 + 0)`,
+    )
+    .join(" + ");
+/** Whether a job counts against more than one key. If none does, only the first is counted. */
+const ANY_SECOND = "SELECT 1 FROM outlive_extras WHERE key2 IS NOT NULL AND place > 1 LIMIT 1";
+const facts = (
+  taken: string,
+): string => `SELECT k.value, ${taken}, o.running, o.interval_ms, o.burst, o.arrival_at, o.held_off_until, o.paused_at, o.paused_until
   FROM json_each(?1) AS k LEFT JOIN outlive_keys o ON o.id = k.value`;
+const FACTS = facts(takenIn("key1", "key2", "key3"));
+const FACTS_OF_FIRST = facts(takenIn("key1"));
 
 /** `strict`: whether these keys are of strict limits. */
 function factsOf(
@@ -498,7 +573,8 @@ function factsOf(
   strict: boolean,
 ): KeyFacts[] {
   const highest = strict ? PLACE.first : PLACE.taken;
-  const rows = db.sqlArrays(FACTS).all(JSON.stringify(ids), highest) as unknown as FactColumns[];
+  const text = db.sql(ANY_SECOND).get() === undefined ? FACTS_OF_FIRST : FACTS;
+  const rows = db.sqlArrays(text).all(JSON.stringify(ids), highest) as unknown as FactColumns[];
   return rows.map(([id, taken, running, interval, burst, arrivalAt, heldOff, pausedAt, pausedUntil]) => {
     const own: OwnColumns | undefined =
       arrivalAt === null

@@ -1,5 +1,6 @@
 // Batches as the port wants them: rows come in as blocks, a batch is sealed, aborted, ended once, opened again, deleted. Each verb is one small
 // transaction or one read. What rows come to is written with the rows (blocks.ts).
+import type { AuditEntry } from "../../job/audit.ts";
 import {
   BATCH_STATES,
   type BatchDraft,
@@ -15,6 +16,7 @@ import { blocksOfRows, nowOf, type SubmittableBatch, type Submitted } from "../.
 import { BY_HAND } from "../../job/transitions.ts";
 import type { AppendAnswer, BatchEnd, Batches, OpenedBatch } from "../batches.ts";
 import { LANE, NEVER_DUE, STATE } from "../rows.ts";
+import { writeAudit } from "./audit.ts";
 import { AS, type BatchColumns, batchReads, batchRow, findBatch, type PlainBatch, SELECT } from "./batch-reads.ts";
 import { addToSums, keepFailure } from "./blocks.ts";
 import { checksumOf } from "./checksums.ts";
@@ -46,7 +48,7 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
     append: (batch, round, blocks, asNext = false) =>
       write(() => append(db, kinds, batch, round, blocks, asNext, now())),
     seal: (batch, round) => write(() => seal(db, batch, round, now())),
-    abort: (batch) => write(() => abort(db, batch)),
+    abort: (batch, entry) => write(() => abort(db, batch, entry, now())),
     async tend(limit) {
       // Asked now and then, and nearly always in vain: then nothing is written.
       if ((await read(() => db.sql(NEXT_TO_TEND).get())) === undefined) return false;
@@ -63,7 +65,12 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
           "UPDATE outlive_batch_texts SET outputs = ? WHERE batch = (SELECT seq FROM outlive_batches WHERE id = ?)",
         ).run(outputs, batch);
       }),
-    reopen: (batch, round, draft) => write(() => reopen(db, kinds, batch, round, draft, now())),
+    reopen: (batch, round, draft, entry) =>
+      write(() => {
+        const isOpen = reopen(db, kinds, batch, round, draft, now());
+        writeAudit(db, entry, isOpen ? 1 : 0, now());
+        return isOpen;
+      }),
     async purge(endedOlderThanMs, limit) {
       const before = now() - endedOlderThanMs;
       if (!(await read(() => hasOld(db, before)))) return { batches: 0, more: false };
@@ -193,11 +200,14 @@ function seal(db: Database, id: string, round: number, now: number): BatchState 
   return stateOf(db, id);
 }
 
-function abort(db: Database, id: string): BatchState | "missing" {
-  db.sql(
-    `UPDATE outlive_batches SET state = ${AS.aborting}, touched = 1, tending = ${CANCEL}, tended = -1, held = 0
-     WHERE id = ? AND state IN (${AS.open}, ${AS.sealed})`,
-  ).run(id);
+function abort(db: Database, id: string, entry: AuditEntry | undefined, now: number): BatchState | "missing" {
+  const { changes } = db
+    .sql(
+      `UPDATE outlive_batches SET state = ${AS.aborting}, touched = 1, tending = ${CANCEL}, tended = -1, held = 0
+       WHERE id = ? AND state IN (${AS.open}, ${AS.sealed})`,
+    )
+    .run(id);
+  writeAudit(db, entry, Number(changes), now);
   return stateOf(db, id);
 }
 

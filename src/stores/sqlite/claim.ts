@@ -4,7 +4,7 @@ import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import * as transitions from "../../job/transitions.ts";
-import type { CorruptJob, Room } from "../port.ts";
+import { AHEAD_BOUND_MS, type CorruptJob, type Room } from "../port.ts";
 import { boundSql, type CounterColumns, counters } from "../rows.ts";
 import { claimedBlock } from "./blocks.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
@@ -25,8 +25,17 @@ const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
 const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
 const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
-const TAKE_ONE = `${TAKE} WHERE seq = ? AND state = 0 ${TAKEN}`;
+// Of several kinds: the deadline is made from each job's own.
+const TAKE_THESE = `UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?,
+    deadline_at = ? + (SELECT k.timeout_ms FROM outlive_kinds k WHERE k.id = outlive_jobs.kind)
+  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 0 ${TAKEN}, deadline_at`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
+const FRONT =
+  "SELECT seq, priority, kind FROM outlive_jobs INDEXED BY outlive_jobs_front WHERE state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ? + 0";
+// For each of these kinds the place of its first job in the order of all: less is earlier. Priorities are between -1,000 and 1,000.
+const HEADS = `SELECT o.key AS at, (SELECT (1000 - j.priority) * 2199023255552 + j.seq FROM outlive_jobs j INDEXED BY outlive_jobs_ready
+    WHERE j.kind = o.value AND j.state = 0 AND j.lane = 1 ORDER BY j.priority DESC, j.seq LIMIT 1) AS place
+  FROM json_each(?) o WHERE place IS NOT NULL ORDER BY place LIMIT ? + 0`;
 // Asked in every turn, and nearly always in vain.
 const ANY_SUSPECT = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
 const SUSPECTS = `SELECT seq, priority, ${boundSql("")} AS bound FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 2 ORDER BY priority DESC`;
@@ -40,6 +49,7 @@ const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 O
 const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
 
 type Taken = readonly [seq: number, id: string, fence: number, priority: number, input: string, inputSum: number];
+type TakenOfMany = readonly [...Taken, deadlineAt: number | null];
 
 interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
@@ -63,32 +73,39 @@ interface Turn {
   readonly db: Database;
   readonly worker: Claimant;
   readonly now: number;
+  /** Added to deadlines. */
+  readonly boundMs: number;
   readonly corrupt: CorruptJob[];
 }
 
+interface ClaimDeps {
+  readonly db: Database;
+  readonly kinds: Kinds;
+  readonly marks: Marks;
+  readonly front: Front;
+  readonly now: number;
+}
+
 export function claimReady(
-  {
-    db,
-    kinds,
-    marks: { paused },
-    now,
-  }: { readonly db: Database; readonly kinds: Kinds; readonly marks: Marks; readonly now: number },
+  { db, kinds, marks: { paused }, front, now }: ClaimDeps,
   worker: Claimant,
   room: Room,
 ): Claims {
-  const turn: Turn = { db, worker, now, corrupt: [] };
-  if (room.total === 0 || room.kinds.length === 0) return { claimed: [], corrupt: [] };
-  const open = room.kinds.flatMap(({ kind, room: most, shares = false }) => {
+  const { total, suspects: held = NO_SUSPECTS, ahead: asked = 0 } = room;
+  if (total + asked === 0) return { claimed: [], corrupt: [] };
+  const turn: Turn = { db, worker, now, boundMs: asked > 0 ? AHEAD_BOUND_MS : 0, corrupt: [] };
+  const open = room.kinds.flatMap(({ kind, room: most, shares = false, ahead = false }) => {
     const id = kinds.idOf(kind);
-    return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares }];
+    return id === undefined || paused.has(id) ? [] : [{ kind, id, most, shares, ahead }];
   });
-  const { suspects: held = NO_SUSPECTS } = room;
   const mayTake = held === NO_SUSPECTS || hasRoomForSuspects(held);
-  const suspects = mayTake && db.sql(ANY_SUSPECT).get() ? waitingSuspects(db, open, room.total, held) : [];
+  const suspects = mayTake && db.sql(ANY_SUSPECT).get() ? waitingSuspects(db, open, Math.max(1, total), held) : [];
+  const ahead = suspects.length > 0 ? 0 : asked;
+  if (total + ahead === 0 || open.length === 0) return { claimed: [], corrupt: [] };
   const claimed =
     suspects.length === 0 && open.length === 1
-      ? takeOfOne(turn, open[0]!, room.total)
-      : takeOfMany(turn, open, room.total, suspects, held);
+      ? takeOfOne(turn, open[0]!, total, ahead)
+      : takeOfMany(turn, front, open, { total, ahead }, suspects, held);
   return { claimed, corrupt: turn.corrupt };
 }
 
@@ -100,15 +117,16 @@ interface OpenKind {
   readonly most: number;
   /** `most` is for all kinds together that share. */
   readonly shares: boolean;
+  /** Its jobs may be claimed ahead. */
+  readonly ahead: boolean;
 }
 
-function takeOfOne(turn: Turn, { kind, id, most }: OpenKind, total: number): ClaimedJob[] {
-  const { db, worker, now } = turn;
+function takeOfOne(turn: Turn, { kind, id, most, ahead: waits }: OpenKind, total: number, ahead: number): ClaimedJob[] {
+  const { db, worker, now, boundMs } = turn;
   const timeoutMs = timeoutOf(db, id);
-  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
-  const rows = db
-    .sqlArrays(TAKE_READY)
-    .all(worker.seq, worker.epoch, now, deadlineAt, id, Math.min(most, total)) as unknown as Taken[];
+  const deadlineAt = timeoutMs === null ? null : now + timeoutMs + boundMs;
+  const limit = waits ? total + ahead : Math.min(most, total);
+  const rows = db.sqlArrays(TAKE_READY).all(worker.seq, worker.epoch, now, deadlineAt, id, limit) as unknown as Taken[];
   // RETURNING promises no order.
   rows.sort((a, b) => b[3] - a[3] || a[0] - b[0]);
   const claimed: ClaimedJob[] = [];
@@ -158,46 +176,134 @@ function waitingSuspects(
 /** The best of all kinds by (priority, age), each within its own room; of the suspects as many as fit with those that the worker holds. */
 function takeOfMany(
   turn: Turn,
+  front: Front,
   open: readonly OpenKind[],
-  total: number,
+  { total, ahead: asked }: { readonly total: number; readonly ahead: number },
   suspects: readonly SuspectCandidate[],
   held: HeldSuspects,
 ): ClaimedJob[] {
-  const fresh = open.flatMap((kind) => {
-    const rows = turn.db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as {
-      seq: number;
-      priority: number;
-    }[];
-    return rows.map(({ seq, priority }): Candidate => ({ seq, priority, kind, together: null }));
-  });
+  // A suspect may take the room of a fresh job of its kind, and then one that the front did not show has room.
+  const inFront = suspects.length === 0 ? front.candidates(turn.db, open, total, asked) : null;
+  const fresh = inFront ?? ofEach(turn.db, open, total);
+  const ahead = inFront ? asked : 0;
   const candidates: Candidate[] = [...fresh, ...suspectsToTake(suspects, held)];
   candidates.sort((a, b) => b.priority - a.priority || a.seq - b.seq);
+  const rooms: Rooms = new Map();
   const claimed: ClaimedJob[] = [];
-  const taken = new Map<OpenKind | null, number>();
-  for (const { seq, kind, together } of candidates) {
-    if (claimed.length === total) break;
-    const place = kind.shares ? null : kind;
-    const count = taken.get(place) ?? 0;
-    if (count >= kind.most) continue;
-    taken.set(place, count + 1);
-    const job = takeBySeq(turn, seq, kind, together);
+  // Again only if some of them were corrupt.
+  for (let at = 0; at < candidates.length && claimed.length < total + ahead;) {
+    const chosen: Candidate[] = [];
+    for (; at < candidates.length && claimed.length + chosen.length < total; at++)
+      if (takeRoom(rooms, candidates[at]!)) chosen.push(candidates[at]!);
+    for (; claimed.length + chosen.length < total + ahead && candidates[at]?.kind.ahead; at++)
+      chosen.push(candidates[at]!);
+    if (chosen.length === 0) break;
+    claimed.push(...takeThese(turn, chosen));
+  }
+  return claimed;
+}
+
+/** How much of the rooms is taken, by kind; null stands for all kinds that share one. */
+type Rooms = Map<OpenKind | null, number>;
+
+/** False: its kind has no room left. */
+function takeRoom(rooms: Rooms, { kind }: Candidate): boolean {
+  const place = kind.shares ? null : kind;
+  const count = rooms.get(place) ?? 0;
+  if (count >= kind.most) return false;
+  rooms.set(place, count + 1);
+  return true;
+}
+
+/** With more kinds than this, their first jobs are compared before more of any of them is read. */
+const HEADS_FROM = 8;
+
+/** What may be taken of each kind alone. Kinds whose first job comes too late are left out: each of `total` others has one before it. */
+function ofEach(db: Database, open: readonly OpenKind[], total: number): Candidate[] {
+  const kinds = open.length <= HEADS_FROM ? open : earliest(db, open, total);
+  return kinds.flatMap((kind) => {
+    const rows = db.sql(CANDIDATES).all(kind.id, Math.min(kind.most, total)) as { seq: number; priority: number }[];
+    return rows.map(({ seq, priority }): Candidate => ({ seq, priority, kind, together: null }));
+  });
+}
+
+/** Kinds that share a room count as one: there are always enough others among the first `total` only if none shares. */
+function earliest(db: Database, open: readonly OpenKind[], total: number): OpenKind[] {
+  const limit = open.some(({ shares }) => shares) ? open.length : total;
+  const heads = db.sql(HEADS).all(JSON.stringify(open.map(({ id }) => id)), limit) as { at: number }[];
+  return heads.map(({ at }) => open[at]!);
+}
+
+/** Of all kinds the jobs that come first: where a worker of many kinds finds its own without asking for each kind. */
+export class Front {
+  /** How many claims go by before it is read again. */
+  #skips = 0;
+
+  /**
+   * The first jobs of these kinds, at least as many as there is room for, or all. Null: too many of other kinds, which this worker does not know, or which are paused or
+   * full, come before them. Read up to a bound that does not depend on their number, and not again for a while after it was in vain.
+   */
+  candidates(db: Database, open: readonly OpenKind[], total: number, ahead: number): Candidate[] | null {
+    if (this.#skips > 0) {
+      this.#skips--;
+      return null;
+    }
+    const limit = total * FRONT_FACTOR + ahead + FRONT_LEAST;
+    const rows = db.sqlArrays(FRONT).all(limit) as unknown as (readonly [
+      seq: number,
+      priority: number,
+      kind: number,
+    ])[];
+    const kinds = new Map(open.map((kind) => [kind.id, kind]));
+    const ours = rows.flatMap(([seq, priority, id]): Candidate[] => {
+      const kind = kinds.get(id);
+      return kind ? [{ seq, priority, kind, together: null }] : [];
+    });
+    const rooms: Rooms = new Map();
+    if (rows.length < limit || ours.filter((one) => takeRoom(rooms, one)).length >= Math.max(1, total)) return ours;
+    this.#skips = FRONT_SKIPS;
+    return null;
+  }
+}
+
+const FRONT_FACTOR = 2;
+const FRONT_LEAST = 50;
+const FRONT_SKIPS = 32;
+
+/** In their order. One that is corrupt is quarantined instead. */
+function takeThese(turn: Turn, chosen: readonly Candidate[]): ClaimedJob[] {
+  if (chosen.length === 0) return [];
+  const { db, worker, now } = turn;
+  const rows = db
+    .sqlArrays(TAKE_THESE)
+    .all(
+      worker.seq,
+      worker.epoch,
+      now,
+      now + turn.boundMs,
+      JSON.stringify(chosen.map(({ seq }) => seq)),
+    ) as unknown as TakenOfMany[];
+  const taken = new Map(rows.map((row) => [row[0], row]));
+  const claimed: ClaimedJob[] = [];
+  for (const { seq, kind, together } of chosen) {
+    const row = taken.get(seq)!;
+    const deadlineAt = row[6];
+    const job = claimedJob(
+      turn,
+      row,
+      kind.kind,
+      deadlineAt === null ? null : deadlineAt - now - turn.boundMs,
+      together,
+    );
     if (job) claimed.push(job);
   }
   return claimed;
 }
 
-function takeBySeq(turn: Turn, seq: number, { kind, id }: OpenKind, together: number | null): ClaimedJob | null {
-  const { db, worker, now } = turn;
-  const timeoutMs = timeoutOf(db, id);
-  const deadlineAt = timeoutMs === null ? null : now + timeoutMs;
-  const row = db.sqlArrays(TAKE_ONE).get(worker.seq, worker.epoch, now, deadlineAt, seq) as unknown as Taken;
-  return claimedJob(turn, row, kind, timeoutMs, together);
-}
-
 /** Null: it is corrupt, and quarantined. */
 function claimedJob(
   turn: Turn,
-  row: Taken,
+  row: Taken | TakenOfMany,
   kind: string,
   timeoutMs: number | null,
   together: number | null,

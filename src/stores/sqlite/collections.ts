@@ -12,6 +12,7 @@ import {
   isFull,
   isOpen,
   type KnownPlace,
+  MAX_ORDINAL,
   type MissingOrdinals,
   type ParkedMessage,
   type ParkedRow,
@@ -28,11 +29,14 @@ import {
   type CollectionStep,
   listedRanges,
   type OpenedCollection,
+  PAGE_ORDINALS,
+  pageOf,
   type ParkedFilter,
   STATE_CODE,
 } from "../collections.ts";
 import { checksumOf, isIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
+import { writeAudit } from "./audit.ts";
 import { demandKinds, insertJobs, type Kinds } from "./enqueue.ts";
 import type { FileAccess } from "./writer.ts";
 
@@ -48,12 +52,19 @@ export function collections({ db, now, write, read }: FileAccess, kinds: Kinds):
     parts: (id, series, after, limit) => read(() => partsOf(db, id, series, after, limit)),
     missing: (id, series, limit) => read(() => missing(db, id, series, limit)),
     due: (limit) => read(() => due(db, limit, now())),
-    step: (step) => write(() => takeStep(db, kinds, step, now())),
+    step: (step, entry) =>
+      write(() => {
+        const isTaken = takeStep(db, kinds, step, now());
+        writeAudit(db, entry, isTaken ? 1 : 0, now());
+        return isTaken;
+      }),
     park: (messages) => write(() => park(db, messages, now())),
     parked: (filter, limit, after) => read(() => parked(db, filter, limit, after)),
-    unpark: (ids) =>
+    unpark: (ids, entry) =>
       write(() => {
-        for (const id of ids) db.sql("DELETE FROM outlive_parked WHERE id = ?").run(id);
+        const forget = db.sql("DELETE FROM outlive_parked WHERE id = ?");
+        const gone = ids.reduce((sum, id) => sum + Number(forget.run(id).changes), 0);
+        writeAudit(db, entry, gone, now());
       }),
     remove: (id, limit) => write(() => remove(db, id, limit)),
   };
@@ -204,6 +215,7 @@ function knownPlace(db: Database, { collection: id, series: name, ordinal }: Par
 
 function putParts(db: Database, parts: readonly Part[], now: number): PutAnswer[] {
   const touched = new Map<number, PlainCollection>();
+  const pages = new Map<string, { readonly of: readonly [number, number, number]; have: number }>();
   const answers = parts.map((part) => {
     const found = knownPlace(db, part);
     const answer = answerPut(found?.known ?? null, part);
@@ -218,8 +230,17 @@ function putParts(db: Database, parts: readonly Part[], now: number): PutAnswer[
       place,
     );
     touched.set(collection.seq, collection);
+    const of = [collection.seq, place, pageOf(part.ordinal)] as const;
+    const page = pages.get(of.join()) ?? { of, have: 0 };
+    page.have++;
+    pages.set(of.join(), page);
     return answer;
   });
+  for (const { of, have } of pages.values())
+    db.sql(
+      `INSERT INTO outlive_part_pages (collection, series, page, have) VALUES (?1, ?2, ?3, ?4)
+       ON CONFLICT DO UPDATE SET have = have + ?4`,
+    ).run(...of, have);
   for (const collection of touched.values()) touch(db, collection, now);
   return answers;
 }
@@ -315,22 +336,45 @@ function partsOf(db: Database, id: string, series: string, after: number, limit:
   return rows.map((row) => ({ collection: id, series, ...row }));
 }
 
-// Gaps between neighbours. With the row before the first and one behind the last every gap is between two rows.
+// What lies between full pages, from a page on: there something may be missing.
+const WIDE = `SELECT before + 1 AS first, page - 1 AS last FROM (
+    SELECT page, lag(page, 1, ?3 - 1) OVER (ORDER BY page) AS before FROM (
+      SELECT page FROM outlive_part_pages WHERE collection = ?1 AND series = ?2 AND page BETWEEN ?3 AND ?4 AND have = ${PAGE_ORDINALS} UNION ALL SELECT ?4 + 1))
+  WHERE page > before + 1 ORDER BY page LIMIT ?5 + 0`;
+// Gaps before parts. The one behind the last part is the caller's. Rows come in the order of the window; with an order of its own the statement
+// sorts all of them before the first: 464 ms instead of 2 where every second of 1,000,000 is missing.
 const GAPS = `SELECT before + 1 AS first, ordinal - 1 AS last FROM (
-    SELECT ordinal, lag(ordinal, 1, 0) OVER (ORDER BY ordinal) AS before FROM (
-      SELECT ordinal FROM outlive_parts WHERE collection = ?1 AND series = ?2 AND ordinal <= ?3 UNION ALL SELECT ?3 + 1))
-  WHERE ordinal > before + 1 ORDER BY ordinal LIMIT ?4 + 0`;
+    SELECT ordinal, lag(ordinal, 1, ?3 - 1) OVER (ORDER BY ordinal) AS before FROM outlive_parts
+    WHERE collection = ?1 AND series = ?2 AND ordinal BETWEEN ?3 AND ?4)
+  WHERE ordinal > before + 1 LIMIT ?5 + 0`;
+const HIGHEST =
+  "SELECT ifnull(max(ordinal), ?3 - 1) AS highest FROM outlive_parts WHERE collection = ?1 AND series = ?2 AND ordinal BETWEEN ?3 AND ?4";
+
+interface Range {
+  readonly first: number;
+  readonly last: number;
+}
 
 function missing(db: Database, id: string, series: string, limit: number): MissingOrdinals {
   const found = findSeries(db, id, series);
   if (!found) return { ranges: [], cut: false };
-  const { highest } = db
-    .sql("SELECT ifnull(max(ordinal), 0) AS highest FROM outlive_parts WHERE collection = ? AND series = ?")
-    .get(found.seq, found.place) as { highest: number };
-  const rows = db.sql(GAPS).all(found.seq, found.place, found.expected ?? highest, limit + 1) as {
-    first: number;
-    last: number;
-  }[];
+  const of = [found.seq, found.place] as const;
+  const highest = (first: number, last: number): number =>
+    (db.sql(HIGHEST).get(...of, first, last) as { highest: number }).highest;
+  const upTo = found.expected ?? highest(1, MAX_ORDINAL);
+  const rows: Range[] = [];
+  for (let page = 0; rows.length <= limit;) {
+    const wide = db.sql(WIDE).all(...of, page, pageOf(upTo), limit + 1) as unknown as Range[];
+    for (const pages of wide) {
+      const [first, last] = [pages.first * PAGE_ORDINALS + 1, Math.min(upTo, (pages.last + 1) * PAGE_ORDINALS)];
+      rows.push(...(db.sql(GAPS).all(...of, first, last, limit + 1) as unknown as Range[]));
+      const behind = highest(first, last) + 1;
+      if (behind <= last) rows.push({ first: behind, last });
+      if (rows.length > limit) break;
+    }
+    if (wide.length <= limit) break;
+    page = wide.at(-1)!.last + 1;
+  }
   return listedRanges(rows, limit);
 }
 
@@ -410,6 +454,8 @@ function remove(db: Database, id: string, limit: number): boolean {
   const collection = find(db, id);
   if (collection === undefined || isOpen(COLLECTION_STATES[collection.state]!)) return false;
   const { seq } = collection;
+  // First: a page must not count parts that are gone.
+  db.sql("DELETE FROM outlive_part_pages WHERE collection = ?").run(seq);
   const { changes } = db
     .sql(
       `DELETE FROM outlive_parts WHERE collection = ?1 AND (series, ordinal) IN

@@ -6,7 +6,15 @@ import { rmSync, statSync } from "node:fs";
 import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { assertExists, assertLocalFilesystem, assertOneName, assertPlatform, createPrivately } from "./address.ts";
+import {
+  assertExists,
+  assertLocalFilesystem,
+  assertOneName,
+  assertPlatform,
+  createPrivately,
+  isOnReadOnlyDisk,
+  whyUnopened,
+} from "./address.ts";
 import { assertSafeSqlite, wrapError, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
 
 export type Row = Record<string, SQLOutputValue>;
@@ -62,14 +70,19 @@ export class Database {
       if (!this.readOnly) assertOneName(options.path);
     }
     const before = memory ? null : fileAt(options.path);
-    this.#db = translate(
-      `opening ${options.path}`,
-      () =>
-        new DatabaseSync(options.withoutWal ? immutable(options.path) : options.path, {
-          readOnly: this.readOnly,
-          timeout: 0,
-        }),
-    );
+    const withoutWal = options.withoutWal || (this.readOnly && !memory && isAtRest(options.path));
+    try {
+      this.#db = translate(
+        `opening ${options.path}`,
+        () =>
+          new DatabaseSync(withoutWal ? immutable(options.path) : options.path, {
+            readOnly: this.readOnly,
+            timeout: 0,
+          }),
+      );
+    } catch (thrown) {
+      throw whyUnopened(options.path, thrown, this.readOnly);
+    }
     this.file = memory ? null : fileAt(options.path);
     try {
       if (this.file !== before) throw storeReplaced(this.path, "another file was put in its place while it was opened");
@@ -85,7 +98,7 @@ export class Database {
       );
     } catch (thrown) {
       this.#db.close();
-      throw thrown;
+      throw memory ? thrown : whyUnopened(options.path, thrown, this.readOnly);
     }
   }
 
@@ -212,6 +225,11 @@ export function storeReplaced(path: string, why: string): OutliveError {
     "Nothing was written. If a backup was restored, start this program again; if not, find out what moved the file.",
     { path, why },
   );
+}
+
+/** On a read-only disk no process writes, and without a log the file is whole. SQLite could not make the index of the log there. */
+function isAtRest(path: string): boolean {
+  return isOnReadOnlyDisk(path) && (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0;
 }
 
 function immutable(path: string): URL {

@@ -21,7 +21,31 @@ const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
 /** A number that a purged job had may be used again. */
 const KEEP_TRACE = "INSERT INTO outlive_traces (job, trace) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET trace = ?2";
 
-/** `parent`: the row of the job that enqueues them. `blocks`: they are blocks of rows, whose own rows the caller inserts. */
+/**
+ * What the enqueues of one group commit share: the epoch is read once, and the jobs of a kind are counted once. With 50 callers at once each of the two
+ * was 4.5 % of an enqueue.
+ */
+export class EnqueueGroup {
+  readonly added = new Map<number, number>();
+  epoch: number | null = null;
+
+  /** Before the commit. */
+  count(kinds: Kinds): void {
+    for (const [kind, count] of this.added) kinds.countJobs(kind, count);
+    this.forget();
+  }
+
+  /** After the commit or a rollback. */
+  forget(): void {
+    this.added.clear();
+    this.epoch = null;
+  }
+}
+
+/**
+ * `parent`: the row of the job that enqueues them. `blocks`: they are blocks of rows, whose own rows the caller inserts. With a `group`, they are counted
+ * when that is committed.
+ */
 export function insertJobs(
   db: Database,
   kinds: Kinds,
@@ -29,11 +53,13 @@ export function insertJobs(
   now: number,
   parent: number | null = null,
   blocks = false,
+  group: EnqueueGroup | null = null,
 ): Enqueued[] {
   const insertPlain = db.sql(INSERT_PLAIN);
   const insert = db.sql(INSERT);
-  const epoch = storedEpoch(db);
-  const added = new Map<number, number>();
+  const epoch = group?.epoch ?? storedEpoch(db);
+  if (group) group.epoch = epoch;
+  const added = group?.added ?? new Map<number, number>();
   let limits: Limits | undefined;
   const woken: number[] = [];
   const enqueued = drafts.map((draft) => {
@@ -61,7 +87,7 @@ export function insertJobs(
     added.set(kind, (added.get(kind) ?? 0) + 1);
     return { id, created: true };
   });
-  for (const [kind, count] of added) kinds.countJobs(kind, count);
+  if (!group) for (const [kind, count] of added) kinds.countJobs(kind, count);
   if (woken.length > 0) wakeKeys(db, woken, now);
   return enqueued;
 }

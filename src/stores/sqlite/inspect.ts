@@ -129,7 +129,7 @@ function readable<Row>(db: Database, text: string, values: readonly (string | nu
 function history(db: Database, job: number): HistoryEntry[] {
   const rows = db
     .sql(
-      "SELECT at, event, from_state, to_state, actor, epoch, fence AS attempt, reason, incident FROM outlive_history WHERE job = ? ORDER BY ord",
+      "SELECT at, event, from_state, to_state, actor, epoch, fence AS attempt, started_at, owner, reason, incident FROM outlive_history WHERE job = ? ORDER BY ord",
     )
     .all(job) as unknown as HistoryColumns[];
   return rows.map(historyEntry);

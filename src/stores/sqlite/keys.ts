@@ -13,6 +13,7 @@ import {
 import type { KeyQuery } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
+import { doorHeads } from "./door-heads.ts";
 
 /** Where a job with keys is: not ready, held at a door, admitted or running, begun and not ready under a strict limit, or held at another door than that of its strict limit, where it is first. */
 export const PLACE = { away: 0, held: 1, taken: 2, begun: 3, first: 4 } as const;
@@ -70,8 +71,13 @@ export function arrive(
     inserted.parent,
     inserted.latestAt,
   );
-  if (isReady) db.sql(ENTER).run(at.door, at.ring, at.strict ? 0 : priority, job);
+  if (isReady) enter(db, at.door, at.ring, at.strict ? 0 : priority, job);
   return isReady && !isGate(at.door) ? at.door : null;
+}
+
+function enter(db: Database, door: number, ring: number, rank: number, job: number): void {
+  doorHeads(db).entered(door, rank, job);
+  db.sql(ENTER).run(door, ring, rank, job);
 }
 
 const NOT_INSERTED = { parent: null, latestAt: null };
@@ -157,7 +163,7 @@ export function relocate(db: Database, jobs: readonly number[], now: number): vo
       rank,
       row.job,
     );
-    if (isReady) db.sql(ENTER).run(at.door, at.ring, rank, row.job);
+    if (isReady) enter(db, at.door, at.ring, rank, row.job);
     if (row.place >= PLACE.taken) woken.push(...keysIn(row));
     else if (isReady && !isGate(at.door)) woken.push(at.door);
   }

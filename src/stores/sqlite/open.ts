@@ -106,7 +106,9 @@ export async function openSqlite(
         );
       }
       const maintenances = { store, liveness, clock, random, events, newId, processState: checkProcess };
-      const maintenance = new Maintenance(maintenances, maintenanceOptions, {
+      // In the thread of the loop it could release nothing while the loop is blocked.
+      const { ahead: _, ...inLoop } = maintenanceOptions;
+      const maintenance = new Maintenance(maintenances, inLoop, {
         ...host,
         loopLagMs: () => 0,
         kill: () => {},

@@ -28,7 +28,12 @@ export function operating({ db, now, write }: FileAccess, workers: Workers, purg
         writeAudit(db, entry, changedCount(answers), at);
         return answers;
       }),
-    signal: (signal) => write(() => sendSignal(db, signal, now())),
+    signal: (signal, entry) =>
+      write(() => {
+        const answer = sendSignal(db, signal, now());
+        writeAudit(db, entry, answer.is === "kept" ? 1 : 0, now());
+        return answer;
+      }),
     setLimit: (key, own, entry) =>
       write(() => {
         setKeyLimit(db, key, own, now());

@@ -2,6 +2,7 @@
 // transaction. Nothing is decided here.
 import type { ScheduleRow } from "../../job/schedules.ts";
 import {
+  createdCount,
   damagedSchedule,
   type Declared,
   type DueSchedules,
@@ -10,6 +11,7 @@ import {
   type PlannedJob,
   type Schedules,
 } from "../schedules.ts";
+import { writeAudit } from "./audit.ts";
 import { checksumOf, isIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertJobs, type Kinds } from "./enqueue.ts";
@@ -36,14 +38,25 @@ const PLANNED = "SELECT job, schedule, at, caught_up FROM outlive_occurrences";
 export function schedules({ db, now, write, read }: FileAccess, kinds: Kinds): Schedules {
   return {
     due: (limit) => read(() => readDue(db, limit, now())),
-    fire: (firings) => write(() => firings.map((firing) => fire(db, kinds, firing, now()))),
-    write: (row) => write(() => writeRow(db, row)),
-    remove: (name, version) =>
-      write(
-        () =>
-          db.sql("DELETE FROM outlive_schedules WHERE name = ?1 AND (version = ?2 OR ?2 IS NULL)").run(name, version)
-            .changes > 0,
-      ),
+    fire: (firings, entry) =>
+      write(() => {
+        const answers = firings.map((firing) => fire(db, kinds, firing, now()));
+        writeAudit(db, entry, createdCount(answers), now());
+        return answers;
+      }),
+    write: (row, entry) =>
+      write(() => {
+        const isWritten = writeRow(db, row);
+        writeAudit(db, entry, isWritten ? 1 : 0, now());
+        return isWritten;
+      }),
+    remove: (name, version, entry) =>
+      write(() => {
+        const remove = db.sql("DELETE FROM outlive_schedules WHERE name = ?1 AND (version = ?2 OR ?2 IS NULL)");
+        const { changes } = remove.run(name, version);
+        writeAudit(db, entry, Number(changes), now());
+        return changes > 0;
+      }),
     get: (name) =>
       read(() => {
         const row = db.sql(`${SELECT} WHERE name = ?`).get(name);

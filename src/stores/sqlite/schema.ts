@@ -278,6 +278,38 @@ const TRACES: Migration = {
   `,
 };
 
+// A worker of many kinds finds its jobs without asking for each kind (Front in claim.ts).
+const ALL_KINDS: Migration = {
+  name: "order of all kinds",
+  sql: `
+  CREATE INDEX outlive_jobs_front ON outlive_jobs (priority DESC, seq, kind) WHERE state = 0 AND lane = 1;
+  `,
+};
+
+// An entry of the history says when its attempt started, and who ran it: the job itself knows this only of its latest attempt.
+const ATTEMPTS: Migration = {
+  name: "attempts",
+  sql: `
+  ALTER TABLE outlive_history ADD COLUMN started_at INTEGER;
+  ALTER TABLE outlive_history ADD COLUMN owner TEXT;
+  `,
+};
+
+// How many parts a page of 64 ordinals has: a report of missing ordinals goes only through pages that are not full. A page may have more parts
+// than are counted here, those from before this step, and is then gone through.
+const PART_PAGES: Migration = {
+  name: "pages of parts",
+  sql: `
+  CREATE TABLE outlive_part_pages (
+    collection INTEGER NOT NULL,
+    series INTEGER NOT NULL,               -- its place
+    page INTEGER NOT NULL,
+    have INTEGER NOT NULL,
+    PRIMARY KEY (collection, series, page)
+  ) WITHOUT ROWID;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -583,6 +615,9 @@ export const MIGRATIONS: readonly Migration[] = [
   DOORS,
   OPERATIONS,
   TRACES,
+  ALL_KINDS,
+  ATTEMPTS,
+  PART_PAGES,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -5,7 +5,7 @@ import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
 import { endRows, endRowsBySuccess } from "./blocks.ts";
-import { checksumOf, checksumOrNull } from "./checksums.ts";
+import { checksumOf } from "./checksums.ts";
 import type { Database } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { relocate, wakeKeys } from "./keys.ts";
@@ -20,6 +20,7 @@ const SUCCEED = "UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?
 // Most jobs have no extras, and nothing follows from their success. The others are found by a second try.
 const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 0`;
 const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 0`;
+const SUCCEED_EXTRAS_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 1`;
 const SUCCEED_EXTRAS = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 1`;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
@@ -87,8 +88,10 @@ export class Settling {
 
   #succeedWithExtras({ row, fence, epoch, jobId }: Lease, change: Change, worker: number, now: number): boolean {
     const { result, rows } = change;
-    const sum = checksumOrNull(result, jobId);
-    const { changes } = this.#db.sql(SUCCEED_EXTRAS).run(now, result, sum, row, fence, epoch, worker);
+    const { changes } =
+      result === null
+        ? this.#db.sql(SUCCEED_EXTRAS_BARE).run(now, row, fence, epoch, worker)
+        : this.#db.sql(SUCCEED_EXTRAS).run(now, result, checksumOf(result, jobId), row, fence, epoch, worker);
     if (changes === 0) return false;
     if (rows !== undefined) endRowsBySuccess(this.#db, row, rows);
     this.#hadExtras = true;
@@ -271,8 +274,11 @@ export function writeHistory(db: Database, change: Change, at: number, of: Chang
   ]);
 }
 
+// The job's own row still has the start and the worker of its latest attempt.
+const INSERT_HISTORY = `INSERT INTO outlive_history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident, started_at, owner)
+  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, (SELECT started_at FROM outlive_jobs WHERE seq = ?1 AND fence = ?8 AND fence > 0),
+    (SELECT w.id FROM outlive_jobs j JOIN outlive_workers w ON w.seq = j.worker WHERE j.seq = ?1 AND j.fence = ?8 AND j.fence > 0))`;
+
 export function insertHistory(db: Database, values: (string | number | null)[]): void {
-  db.sql(
-    "INSERT INTO outlive_history (job, at, event, from_state, to_state, actor, epoch, fence, reason, incident) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-  ).run(...values);
+  db.sql(INSERT_HISTORY).run(...values);
 }

@@ -8,7 +8,8 @@ import { writeOfAttempt } from "./attempt-writes.ts";
 import { batches, type Piece } from "./batches.ts";
 import { collections } from "./collections.ts";
 import { type Database, storeReplaced } from "./database.ts";
-import { ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
+import { doorHeads } from "./door-heads.ts";
+import { EnqueueGroup, ensureIdentity, insertJobs, Kinds, storeIdentity } from "./enqueue.ts";
 import { wrapError } from "./errors.ts";
 import { inspecting } from "./inspect.ts";
 import { declareLimits } from "./keys.ts";
@@ -19,6 +20,7 @@ import { Recovering } from "./recover.ts";
 import { schedules } from "./schedules.ts";
 import { Settling } from "./settle.ts";
 import { type SqliteTransaction, transactions } from "./transaction.ts";
+import { Front } from "./claim.ts";
 import { takeTurn } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import type { WakeupChannel } from "./wakeup.ts";
@@ -54,11 +56,17 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
   const settling = new Settling(db, kinds, workers);
   const recovering = new Recovering(db, kinds, workers);
   const purging = new Purging(db, kinds);
-  const writer = new Writer(db, clock, random, () => {
-    kinds.forgetIds();
-    workers.undone();
+  const group = new EnqueueGroup();
+  const writer = new Writer(db, clock, random, {
+    ending: () => group.count(kinds),
+    undone() {
+      group.forget();
+      doorHeads(db).clear();
+      kinds.forgetIds();
+      workers.undone();
+    },
   });
-  const parts = { db, newId, kinds, workers, settling };
+  const parts = { db, newId, kinds, workers, settling, front: new Front() };
   const now = (): number => clock.now();
   const write: FileAccess["write"] = (run, ownSavepoint) => writer.write(run, ownSavepoint);
   // A read is refused as busy only while another process opens the file first or closes it last: for a moment.
@@ -85,7 +93,7 @@ export function sqliteStore(deps: SqliteStoreDeps): Store<SqliteTransaction> {
             now(),
           );
         }),
-      enqueue: (drafts) => write(() => insertJobs(db, kinds, drafts, now())),
+      enqueue: (drafts) => write(() => insertJobs(db, kinds, drafts, now(), null, false, group)),
       register: (worker) => write(() => workers.register(worker, now())),
       turn: (worker, settlements, room) => writer.writeNow(() => takeTurn(parts, worker, settlements, room, now())),
       write: (writes) =>

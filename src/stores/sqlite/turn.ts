@@ -1,12 +1,12 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
 import type { Room, Settlement, TurnAnswer } from "../port.ts";
-import { claimReady, promoteDue, untilExpiry } from "./claim.ts";
+import { claimReady, type Front, promoteDue, untilExpiry } from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
-import { admitHeld, nextRoomInMs, spendStarts } from "./admission.ts";
+import { admitHeld, isAnyAtGate, nextRoomInMs, spendStarts } from "./admission.ts";
 import { wakeKeys } from "./keys.ts";
 import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
@@ -16,10 +16,11 @@ export interface TurnDeps {
   readonly kinds: Kinds;
   readonly workers: Workers;
   readonly settling: Settling;
+  readonly front: Front;
 }
 
 export function takeTurn(
-  { db, kinds, workers, settling }: TurnDeps,
+  { db, kinds, workers, settling, front }: TurnDeps,
   workerId: string,
   settlements: readonly Settlement[],
   room: Room,
@@ -41,7 +42,10 @@ export function takeTurn(
   // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
   const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
   const { ready, more: moreHeld } = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy) : NONE_ADMITTED;
-  const claims = claimReady({ db, kinds, marks, now }, worker, moreExpired ? NO_ROOM : room);
+  const { ahead = 0 } = room;
+  const inSlots =
+    ahead > 0 && marks.fair.size > 0 && isAnyAtGate(db, kinds, marks, room) ? { ...room, ahead: 0 } : room;
+  const claims = claimReady({ db, kinds, marks, front, now }, worker, moreExpired ? NO_ROOM : inSlots);
   const rows = claims.claimed.map(({ lease }) => lease.row);
   if (keyed) spendStarts(db, rows, now);
   return {

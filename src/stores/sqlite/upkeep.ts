@@ -2,7 +2,7 @@
 // file, what opens found, the write-ahead log, checks, in-place repairs and backups.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Opening } from "../store-parts.ts";
-import type { Upkeep } from "../port.ts";
+import type { Pending, Upkeep } from "../port.ts";
 import type { Database } from "./database.ts";
 import {
   backupFile,
@@ -63,6 +63,7 @@ export function upkeep({ db, now, write, read }: FileAccess, { workers, mark: ma
     latestOpening: () => read(() => inPresentForm(latestOpening(db))),
     noteOpening: (opening) => write(() => noteOpening(db, opening)),
     untilWritable: () => write(() => {}),
+    pending: (kinds) => read(() => pending(db, kinds, now())),
     tend: () => read(() => news(tendWal(db))),
     integrity,
 
@@ -85,6 +86,26 @@ export function upkeep({ db, now, write, read }: FileAccess, { workers, mark: ma
     },
   };
 }
+
+/** What a worker's turn would act on, claim, or wait for (turn.ts). */
+function pending(db: Database, kinds: readonly string[], now: number): Pending {
+  const isNow = db.sql(PENDING).get(JSON.stringify(kinds), now) !== undefined;
+  const { at } = db.sql(NEXT).get() as { at: number | null };
+  const nextInMs = at === null ? null : Math.max(0, at - now);
+  return { now: isNow || nextInMs === 0, nextInMs };
+}
+
+const PENDING = `SELECT 1 WHERE EXISTS (
+    SELECT 1 FROM outlive_kinds k WHERE k.name IN (SELECT value FROM json_each(?1)) AND NOT (k.paused = 1 AND coalesce(k.paused_until > ?2, 1))
+    AND (EXISTS (SELECT 1 FROM outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.kind = k.id AND j.state = 0 AND j.lane = 1)
+      OR EXISTS (SELECT 1 FROM outlive_jobs j INDEXED BY outlive_jobs_suspect WHERE j.kind = k.id AND j.state = 0 AND j.lane = 2)))
+  OR EXISTS (SELECT 1 FROM outlive_wakes) OR EXISTS (SELECT 1 FROM outlive_key_wakes) OR EXISTS (SELECT 1 FROM outlive_cancels)
+  OR EXISTS (SELECT 1 FROM outlive_family_cancels WHERE due = 1) OR EXISTS (SELECT 1 FROM outlive_doors WHERE door < 0)`;
+// `min` ignores those that are null.
+const NEXT = `SELECT min(at) AS at FROM (
+  SELECT (SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 ORDER BY run_at LIMIT 1) AS at
+  UNION ALL SELECT (SELECT expires_at FROM outlive_extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1)
+  UNION ALL SELECT (SELECT min(due_at) FROM outlive_keys WHERE due_at IS NOT NULL))`;
 
 function placeOf(db: Database, boot: string | undefined): FilePlace | null {
   return db.file === null || boot === undefined ? null : { boot, inode: db.file.split(":").at(-1)! };

@@ -18,6 +18,13 @@ interface Operation {
 
 type Outcome = { readonly value: unknown } | { readonly thrown: unknown };
 
+export interface GroupHooks {
+  /** Before each commit, inside the transaction. */
+  readonly ending: () => void;
+  /** After each rolled-back transaction: what was read in it may never have been committed. */
+  readonly undone: () => void;
+}
+
 /** How long a write waits for another process's transaction before it is refused. */
 const BUSY_LIMIT_MS = 30_000;
 
@@ -25,7 +32,7 @@ export class Writer {
   readonly #db: Database;
   readonly #clock: Clock;
   readonly #random: Random;
-  readonly #undone: () => void;
+  readonly #hooks: GroupHooks;
   #waiting: Operation[] = [];
   #scheduled = false;
   #retrying = false;
@@ -40,12 +47,11 @@ export class Writer {
   groupCount = 0;
   operationCount = 0;
 
-  /** `undone` is called after each rolled-back transaction: what was read in it may never have been committed. */
-  constructor(db: Database, clock: Clock, random: Random, undone: () => void) {
+  constructor(db: Database, clock: Clock, random: Random, hooks: GroupHooks) {
     this.#db = db;
     this.#clock = clock;
     this.#random = random;
-    this.#undone = undone;
+    this.#hooks = hooks;
   }
 
   /**
@@ -156,6 +162,7 @@ export class Writer {
       outcomes.push(outcome);
     }
     try {
+      this.#hooks.ending();
       this.#db.sql("COMMIT").run();
       this.lastFailure = null;
       return outcomes;
@@ -208,7 +215,7 @@ export class Writer {
 
   #rollback(): void {
     if (this.#db.inTransaction) this.#db.sql("ROLLBACK").run();
-    this.#undone();
+    this.#hooks.undone();
   }
 }
 

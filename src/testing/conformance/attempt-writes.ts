@@ -58,7 +58,7 @@ export function specifyAttemptWrites(specify: Specify): void {
   for (const write of WRITES) {
     specify(`known bug 3: a ${write.type} by a zombie changes nothing, and says who owns the job`, async (fixture) => {
       const { worker: zombie, job } = await running(fixture);
-      await fixture.bury(zombie);
+      await fixture.recoverAll(zombie);
       const owner = await fixture.worker("owner");
       await owner.next();
       await fixture.clock.advance(1_000);
@@ -105,6 +105,25 @@ export function specifyAttemptWrites(specify: Specify): void {
     assert.deepEqual(await fixture.states("b", "c"), ["missing", "missing"]);
   });
 
+  specify("steps that are written at the same time each stand under their own fence", async (fixture) => {
+    const ids = ["a", "b", "c", "d"];
+    await fixture.enqueue(...ids);
+    const worker = await fixture.worker("w");
+    const jobs = await worker.claim(4);
+    await worker.settle(SETTLE.succeed(jobs[1]!));
+    const write = (result: string | null) => ({ type: "step", name: 'the "name"', result }) as const;
+    const results = ['"1 {}"', "2", null, "4"];
+    const calls = [...jobs, jobs[0]!].map(({ lease }, i) =>
+      fixture.store.write([{ lease, write: write(i === 4 ? "5" : results[i]!) }]),
+    );
+    assert.deepEqual(
+      (await Promise.all(calls)).flatMap((one) => answers(one)),
+      ["applied", "stale", "applied", "applied", "applied"],
+    );
+    const kept = await Promise.all(ids.map(async (id) => (await fixture.job(id)).steps.map(({ result }) => result)));
+    assert.deepEqual(kept, [["1 {}"], [], [null], [4]]);
+  });
+
   specify("a step that was written before keeps its first result", async (fixture) => {
     const { worker, job } = await running(fixture);
     await worker.record(job, { type: "step", name: "render", result: "1" });
@@ -134,7 +153,7 @@ export function specifyAttemptWrites(specify: Specify): void {
     const { worker, job } = await running(fixture);
     const step: AttemptWrite = { type: "step", name: "render", result: "1" };
     await worker.record(job, step);
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
     const next = await claimedAfterCrashes(fixture);
     await fixture.store.write([{ lease: next.lease, write: step }]);
     assert.deepEqual(crashesOf(await fixture.job("a")), [3, 2]);
@@ -187,7 +206,7 @@ export function specifyAttemptWrites(specify: Specify): void {
         { id: "a/1", created: true },
         { id: "a/2", created: true },
       ]);
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       const next = await fixture.worker("next");
       const claimed = await next.claim(9);
       const again = claimed.find(({ lease }) => lease.jobId === "a");
@@ -221,7 +240,7 @@ async function claimedAfterCrashes(fixture: Fixture): Promise<ClaimedJob> {
   for (const id of ["first", "second"]) {
     const victim = await fixture.worker(id);
     await victim.next();
-    await fixture.bury(victim);
+    await fixture.recoverAll(victim);
   }
   return (await fixture.worker("after-crash")).next();
 }

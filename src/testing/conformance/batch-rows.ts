@@ -91,7 +91,7 @@ export function specifyBatchRows(specify: Specify): void {
     const [zombie, heir] = [await fixture.worker("zombie"), await fixture.worker("heir")];
     const job = await zombie.next();
     await zombie.record(job, rows({ succeeded: [0] }));
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     const again = await heir.next();
     assert.deepEqual(again.block, { marks: "10000" });
     const some = { succeeded: [1, 2], failed: [failedRow(3, 4)], outputs: [output("f", 2, 3)] };
@@ -194,7 +194,7 @@ export function specifyBatchRows(specify: Specify): void {
         if (death === 1) await worker.record(job, rows({ succeeded: [0] }));
         // The last beginning counts.
         await worker.record(job, { type: "rowBegins", row: 1 }, { type: "rowBegins", row: 2 });
-        if (how === "dies") await fixture.bury(worker);
+        if (how === "dies") await fixture.recoverAll(worker);
         else {
           await lose(fixture, worker);
           await resolve(fixture, worker, "died");
@@ -243,7 +243,7 @@ export function specifyBatchRows(specify: Specify): void {
     const job = await first.next();
     await first.record(job, { type: "rowBegins", row: 2 }, rows({ succeeded: [2] }), { type: "rowBegins", row: 3 });
     assert.deepEqual(await begunOf(first), [{ row: 3, input: job.input }]);
-    await fixture.bury(first);
+    await fixture.recoverAll(first);
     const again = await second.next();
     assert.deepEqual(await begunOf(second), [undefined], "this attempt has begun none");
     await second.record(again, { type: "rowBegins", row: 3 }, rows({ succeeded: [3] }));
@@ -281,7 +281,7 @@ export function specifyBatchRows(specify: Specify): void {
     await Promise.all([write(3), fixture.store.write([flush]), fixture.store.write([flush])]);
     assert.deepEqual(await on.sums("b"), { ...ZERO, succeeded: 3 });
     assert.deepEqual((await user.written(fixture.store)).filter((text) => text === "row 1").length, 1);
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
     assert.equal((await write(4)).answer.is, "stale");
     assert.ok(!(await user.written(fixture.store)).includes("row 4"));
     assert.deepEqual(await on.sums("b"), { ...ZERO, succeeded: 3 });
@@ -498,11 +498,11 @@ const WAYS: Readonly<Record<string, Way>> = {
   "its workers die": {
     as: "quarantined",
     async end({ fixture }, worker) {
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       for (let death = 1; (await fixture.job("b:1:0")).state === "queued"; death++) {
         const next = await fixture.worker(`next-${death}`);
         await next.next();
-        await fixture.bury(next);
+        await fixture.recoverAll(next);
       }
       return true;
     },
@@ -510,7 +510,7 @@ const WAYS: Readonly<Record<string, Way>> = {
   "its worker dies, and its kind ends with that": {
     as: "failed",
     kind: kind("mail", { onCrash: "fail" }),
-    end: async ({ fixture }, worker) => (await fixture.bury(worker)).jobs.length === 1,
+    end: async ({ fixture }, worker) => (await fixture.recoverAll(worker)).jobs.length === 1,
   },
   "contact with its worker is lost, and its kind ends with that": {
     as: "failed",
@@ -556,7 +556,7 @@ const WAYS: Readonly<Record<string, Way>> = {
     as: "aborted",
     async end({ fixture }, worker) {
       await fixture.store.operate.cancel("b:1:0", "ann");
-      return (await fixture.bury(worker)).jobs.length === 1;
+      return (await fixture.recoverAll(worker)).jobs.length === 1;
     },
   },
   "it is cancelled while it runs, and succeeds all the same": {

@@ -268,7 +268,7 @@ export function specifyBatches(specify: Specify): void {
       // It ends between the death and the recovery, by a settlement that was on its way.
       await dead.settle(SETTLE.succeed(held.find(({ lease }) => lease.jobId === "sealed:1:0")!));
       const before = await batches.get(["sealed", "open", "held"]);
-      await fixture.bury(dead);
+      await fixture.recoverAll(dead);
       assert.deepEqual(await batches.get(["sealed", "open", "held"]), before);
       assert.deepEqual(await fixture.states("sealed:1:0", "sealed:1:1", "open:1:0"), ["succeeded", "queued", "queued"]);
       assert.deepEqual(
@@ -311,7 +311,7 @@ export function specifyBatches(specify: Specify): void {
     await on.batches.abort("b");
     await on.tendAll();
     await worker.settle(SETTLE.fail(job));
-    await on.fixture.bury(other);
+    await on.fixture.recoverAll(other);
     assert.deepEqual(await on.fixture.states("b:1:0", "b:1:1"), ["cancelled", "cancelled"]);
     assert.deepEqual(await on.sums("b"), { ...ZERO, aborted: 4 });
     assert.deepEqual(await on.settle(), ["b"]);

@@ -1,5 +1,6 @@
 // What the port promises about claims: which jobs, in which order, how many, for whom, and what is written in the same step.
 import assert from "node:assert/strict";
+import { AHEAD_BOUND_MS, type Room } from "../../stores/port.ts";
 import { answers, idsOf, kind, names, roomFor, SETTLE, type Specify, TIMEOUT_MS } from "./fixture.ts";
 
 export function specifyClaim(specify: Specify): void {
@@ -59,6 +60,74 @@ export function specifyClaim(specify: Specify): void {
       assert.deepEqual([job.state, job.attempt, job.history], ["queued", 0, []]);
     },
   );
+
+  specify(
+    "known bug 33: of forty kinds the first jobs are claimed, whatever is in front of them: foreign, paused or full kinds",
+    async (fixture) => {
+      const many = names("k", 40);
+      await fixture.declare(kind("foreign"), kind("paused"), kind("full"), ...many.map((name) => kind(name)));
+      await fixture.store.operate.setPaused("paused", true);
+      const inFront = (name: string, count: number): { id: string; kind: string; priority: number }[] =>
+        names(name, count).map((id) => ({ id, kind: name, priority: 9 }));
+      await fixture.enqueue(...inFront("foreign", 200), ...inFront("paused", 200), ...inFront("full", 200));
+      for (let round = 1; round <= 3; round++)
+        await fixture.enqueue(...many.map((name) => ({ id: `${name}-${round}`, kind: name })));
+      await fixture.enqueue({ id: "urgent", kind: "k0040", priority: 1 });
+      const worker = await fixture.worker("w");
+      const room = (total: number, each: number): Room => ({
+        total,
+        kinds: ["paused", ...many].map((name) => ({ kind: name, room: each })).concat({ kind: "full", room: 1 }),
+      });
+      // The first turn meets them in front, the next one knows of them, and the order is the same.
+      const first = many.map((name) => `${name}-1`);
+      assert.deepEqual(idsOf(await worker.claim(room(6, 6))), ["full0001", "urgent", ...first.slice(0, 4)]);
+      await fixture.store.operate.setPaused("full", true);
+      assert.deepEqual(idsOf(await worker.claim(room(6, 1))), first.slice(4, 10));
+      const oneOfEach = [...first.slice(10), ...many.slice(0, 10).map((name) => `${name}-2`)];
+      assert.deepEqual(idsOf(await worker.claim(room(80, 1))), oneOfEach);
+    },
+  );
+
+  specify(
+    "what is claimed ahead comes after the free slots, in order, and has as much more time as it may wait",
+    async (fixture) => {
+      await fixture.enqueue(...names("m", 8), { id: "urgent", priority: 5 });
+      const worker = await fixture.worker("w");
+      const ahead = (total: number, count: number): Room => ({
+        total,
+        kinds: [{ kind: "mail", room: Math.max(1, total), ahead: true }],
+        ahead: count,
+      });
+      const claimed = await worker.claim(ahead(2, 3));
+      assert.deepEqual(idsOf(claimed), ["urgent", "m0001", "m0002", "m0003", "m0004"]);
+      assert.deepEqual(new Set(claimed.map(({ deadlineInMs }) => deadlineInMs)), new Set([TIMEOUT_MS]));
+      const { deadlineAt, startedAt } = await fixture.job("m0004");
+      assert.equal(deadlineAt! - startedAt!, TIMEOUT_MS + AHEAD_BOUND_MS);
+      assert.deepEqual(idsOf(await worker.claim(ahead(0, 2))), ["m0005", "m0006"]);
+      const none = { total: 0, kinds: [{ kind: "mail", room: 1 }], ahead: 2 };
+      assert.deepEqual(idsOf(await worker.claim(none)), [], "its jobs may not wait");
+    },
+  );
+
+  specify("nothing is claimed ahead of a job that may not wait, nor while a suspect waits", async (fixture) => {
+    await fixture.enqueue("a", { id: "b", kind: "sms" }, "c");
+    const room = (total: number): Room => ({
+      total,
+      kinds: [
+        { kind: "mail", room: 9, ahead: true },
+        { kind: "sms", room: 9 },
+      ],
+      ahead: 5,
+    });
+    const first = await fixture.worker("w1");
+    const taken = idsOf(await first.claim(room(1)));
+    assert.ok(taken[0] === "a" && taken.length === 1, `${taken.join()} were claimed, and b may not wait`);
+    await fixture.recoverAll(first);
+    const second = await fixture.worker("w2");
+    assert.deepEqual(idsOf(await second.claim(room(0))), [], "the suspect a waits for a free slot");
+    assert.deepEqual(idsOf(await second.claim(room(1))), ["a"]);
+    assert.deepEqual(idsOf(await second.claim(room(1)))[0], "b");
+  });
 
   specify("a worker may ask for a kind that no program has declared yet: it gets the others", async (fixture) => {
     await fixture.enqueue("a");
@@ -145,7 +214,7 @@ export function specifyClaim(specify: Specify): void {
         await worker.settle(fence % 2 === 0 ? SETTLE.release(job) : SETTLE.fail(job));
       }
       const { lease } = await first.next();
-      await fixture.bury(first);
+      await fixture.recoverAll(first);
       assert.equal((await second.next()).lease.fence, lease.fence + 1);
     },
   );
@@ -195,7 +264,7 @@ export function specifyClaim(specify: Specify): void {
       const stopped = await fixture.worker("stopped");
       assert.equal(await fixture.store.leave("stopped"), true);
       const gone = await fixture.worker("gone");
-      await fixture.bury(gone);
+      await fixture.recoverAll(gone);
       for (const id of ["nobody", stopped.id, gone.id]) {
         const { live, claimed } = await fixture.store.turn(id, [], roomFor(1));
         assert.deepEqual([live, claimed], [false, []], id);

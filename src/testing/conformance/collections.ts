@@ -38,6 +38,18 @@ function part(collection: string, series: string, ordinal: number, content = "sa
   return { collection, series, ordinal, blob, bytes: 10, sha256: `${content}-${ordinal}` };
 }
 
+function range(first: number, last: number): number[] {
+  return Array.from({ length: last - first + 1 }, (_, i) => first + i);
+}
+
+/** What is not there before each of these, which are in order. */
+function rangesBetween(ordinals: readonly number[]): [number, number][] {
+  return ordinals.flatMap((ordinal, i) => {
+    const before = ordinals[i - 1] ?? 0;
+    return ordinal > before + 1 ? [[before + 1, ordinal - 1] as [number, number]] : [];
+  });
+}
+
 interface On {
   readonly fixture: Fixture;
   readonly collections: Collections;
@@ -269,6 +281,33 @@ export function specifyCollections(specify: Specify): void {
       assert.equal(await missing("files", 2), "1, 3, ...");
       assert.equal(await missing("notes"), "1-2");
       assert.equal(await missing("none"), "");
+    },
+  );
+
+  onCollections(
+    "what is missing of many parts is found wherever it is, before and after sums were made, and when parts are deleted",
+    async (on) => {
+      const { collections } = on;
+      await collections.open(draftOf("c", { files: 10_000, notes: null }));
+      const gone = new Set([1, 64, 65, 128, 129, 192, 4_096, 4_097, 5_000, ...range(300, 500)]);
+      const there = range(1, 6_000).filter((ordinal) => !gone.has(ordinal));
+      // In an order that fills no page at once; the last of them come later.
+      const early = there.filter((ordinal) => ordinal % 7 !== 0);
+      const late = there.filter((ordinal) => ordinal % 7 === 0);
+      await collections.put(early.map((ordinal) => part("c", "files", ordinal)));
+      assert.equal((await collections.missing("c", "files", 5_000)).ranges.length, rangesBetween(early).length + 1);
+      await on.tend();
+      await collections.put([...late, ...early.slice(0, 100)].map((ordinal) => part("c", "files", ordinal)));
+      const expected = [...rangesBetween(there), [6_001, 10_000]];
+      assert.deepEqual((await collections.missing("c", "files", 5_000)).ranges, expected);
+      await on.tend();
+      assert.deepEqual((await collections.missing("c", "files", 5_000)).ranges, expected);
+      assert.deepEqual(await collections.missing("c", "files", 3), { ranges: expected.slice(0, 3), cut: true });
+      await collections.step({ collection: "c", from: STEPS.cancelled, to: "cancelled", why: null, follow: [] });
+      assert.ok(await collections.remove("c", 1_000));
+      const { ranges } = await collections.missing("c", "files", 10_000);
+      const count = ranges.reduce((sum, [first, last]) => sum + last - first + 1, 0);
+      assert.ok(count >= gone.size + 4_000 + 1_000, `${count} are missing now`);
     },
   );
 

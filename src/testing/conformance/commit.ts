@@ -109,7 +109,7 @@ export function specifyCommit(specify: Specify): void {
       await fixture.enqueue({ id: "sender", kind: "sms" });
       const zombie = await fixture.worker("zombie");
       const stale = await zombie.next();
-      await fixture.bury(zombie);
+      await fixture.recoverAll(zombie);
       const body = (id: string) => user.signalling("a", id, () => 1) as never;
       const encode = (): null => null;
       const refused = await fixture.store.transactions!.commit(SETTLE.succeed(stale), body("zombie"), encode);
@@ -144,7 +144,7 @@ export function specifyCommit(specify: Specify): void {
 
   onUserWrites("known bug 3: a commit by a zombie writes nothing and is stale", async (fixture, user) => {
     const { worker: zombie, job } = await running(fixture);
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     const owner = await fixture.worker("owner");
     const taken = await owner.next();
     const done = await commit(fixture.store, job, user, "zombie", () => 1);
@@ -172,12 +172,12 @@ export function specifyCommit(specify: Specify): void {
     async (fixture, user) => {
       const { worker, job } = await running(fixture);
       const other = await fixture.connect();
-      const [done, buried] = await Promise.all([
+      const [done, recovered] = await Promise.all([
         commit(fixture.store, job, user, "note", () => 1),
-        fixture.bury(worker, { by: other }),
+        fixture.recoverAll(worker, { by: other }),
       ]);
       const committed = done.answer.is === "applied";
-      assert.equal(Number(committed) + buried.jobs.length, 1);
+      assert.equal(Number(committed) + recovered.jobs.length, 1);
       assert.deepEqual(await user.written(fixture.store), committed ? ["note"] : []);
       assert.deepEqual(await fixture.states("a"), [committed ? "succeeded" : "queued"]);
     },

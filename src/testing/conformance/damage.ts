@@ -85,7 +85,7 @@ export function specifyCorrupt(specify: Specify): void {
     for (const id of ["w1", "w2"]) {
       const worker = await fixture.worker(id);
       await worker.next();
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
     }
     await damage("a", "input");
     await fixture.enqueue("b");
@@ -289,7 +289,7 @@ export function specifyRestore(specify: Specify): void {
       await assertUntouched(fixture, "old");
       assert.equal((await old.row()).beats, 0);
       // What it held is recovered like that of a dead worker, whatever its process does.
-      const { jobs } = await fixture.bury(old);
+      const { jobs } = await fixture.recoverAll(old);
       assert.deepEqual(
         jobs.map(({ jobId, success }) => [jobId, success]),
         [["a", true]],

@@ -45,7 +45,7 @@ const ENDS: Readonly<
   "the death of its worker": async (fixture, worker, claim) => {
     await fixture.declare(kind("mail", { onCrash: "fail" }));
     await claim();
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
   },
 };
 

@@ -196,13 +196,13 @@ export const ENDINGS: Readonly<Record<string, Ending>> = {
     by: "crash",
     state: "dead",
     kind: { onCrash: "fail" },
-    end: (fixture, worker) => fixture.bury(worker, { decide: deciding(decideCrash) }),
+    end: (fixture, worker) => fixture.recoverAll(worker, { decide: deciding(decideCrash) }),
   },
   "a quarantine after the death of its worker": {
     by: "crash",
     state: "quarantined",
     end: (fixture, worker) =>
-      fixture.bury(worker, {
+      fixture.recoverAll(worker, {
         decide: deciding((job) => {
           const suspect = { ...job, counters: { ...job.counters, crashes: 1 } };
           return transitions.crash(suspect, kind("target", ONCE), { suspectsAtDeath: 1 });
@@ -213,14 +213,14 @@ export const ENDINGS: Readonly<Record<string, Ending>> = {
     by: "lose",
     state: "dead",
     kind: { onCrash: "fail" },
-    end: (fixture, worker) => fixture.bury(worker, { death: lost(fixture), decide: deciding(decideCrash) }),
+    end: (fixture, worker) => fixture.recoverAll(worker, { death: lost(fixture), decide: deciding(decideCrash) }),
   },
   "a loss that turns out to be a death": {
     by: "countLoss",
     state: "quarantined",
     kind: { limits: { errors: 3, timeouts: 3, crashes: 1 } },
     async end(fixture, worker) {
-      const { incident } = await fixture.bury(worker, { death: lost(fixture) });
+      const { incident } = await fixture.recoverAll(worker, { death: lost(fixture) });
       await fixture.store.losses.resolve(worker.id, "died");
       const jobs = await fixture.store.losses.jobs(incident!, 100);
       const verdicts = jobs.map((job) => {
@@ -290,13 +290,15 @@ export const ENDINGS: Readonly<Record<string, Ending>> = {
     by: "crash",
     state: "cancelled",
     end: (fixture, worker, jobs) =>
-      cancelled(fixture, jobs, () => fixture.bury(worker, { decide: deciding(decideCrash) })),
+      cancelled(fixture, jobs, () => fixture.recoverAll(worker, { decide: deciding(decideCrash) })),
   },
   "a cancel, and a loss of contact": {
     by: "lose",
     state: "cancelled",
     end: (fixture, worker, jobs) =>
-      cancelled(fixture, jobs, () => fixture.bury(worker, { death: lost(fixture), decide: deciding(decideCrash) })),
+      cancelled(fixture, jobs, () =>
+        fixture.recoverAll(worker, { death: lost(fixture), decide: deciding(decideCrash) }),
+      ),
   },
   "a reclaim by the database alone": {
     by: "lose",

@@ -1,6 +1,7 @@
 // What the port promises about `declare` and `enqueue`: nothing that resolved is lost, nothing is added twice, and a key belongs to
 // one unfinished job of its kind.
 import assert from "node:assert/strict";
+import type { Enqueued } from "../../job/job.ts";
 import { draft, idsOf, kind, names, roomFor, SETTLE, type Specify, TIMEOUT_MS } from "./fixture.ts";
 
 export function specifyEnqueue(specify: Specify): void {
@@ -100,6 +101,28 @@ export function specifyEnqueue(specify: Specify): void {
         "while a retry waits",
       );
       assert.deepEqual(await fixture.states("b", "c", "d", "e", "f"), Array(5).fill("missing"));
+    },
+  );
+
+  specify(
+    "duplicates that come again and again name the jobs that hold their keys, also with new jobs among them",
+    async (fixture) => {
+      await fixture.declare(kind("mail"));
+      const batch = (call: string, keys: readonly string[]): Promise<readonly Enqueued[]> =>
+        fixture.store.enqueue(keys.map((key) => draft({ id: `${call}-${key}`, dedupeKey: key })));
+      await batch("first", ["a", "b", "c"]);
+      const held = ["a", "b", "c"].map((key) => ({ id: `first-${key}`, created: false }));
+      for (const call of ["second", "third"]) assert.deepEqual(await batch(call, ["a", "b", "c"]), held);
+      assert.deepEqual(await batch("fourth", ["a", "new", "new", "c"]), [
+        held[0],
+        { id: "fourth-new", created: true },
+        { id: "fourth-new", created: false },
+        held[2],
+      ]);
+      const worker = await fixture.worker("w");
+      const first = (await worker.claim(1))[0]!;
+      await worker.settle(SETTLE.succeed(first));
+      assert.deepEqual(await batch("fifth", ["a", "b", "c"]), [{ id: "fifth-a", created: true }, held[1], held[2]]);
     },
   );
 
@@ -203,7 +226,7 @@ const ENDS_OF_A_HOLDER: Readonly<Record<string, (fixture: Parameters<Parameters<
       for (const id of ["first", "second"]) {
         const worker = await fixture.worker(id);
         await worker.next();
-        await fixture.bury(worker);
+        await fixture.recoverAll(worker);
       }
       assert.deepEqual(await fixture.states("a"), ["quarantined"]);
     },

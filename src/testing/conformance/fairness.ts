@@ -184,6 +184,29 @@ function specifyTurns(specify: Specify): void {
     const rest = idsOf(await worker.claim(roomFor(100, ["mail", "sms", "fax"])));
     assert.equal(claimed.length + rest.length, 11);
   });
+
+  specify("a fair kind among many plain ones comes in the order of all of them", async (fixture) => {
+    const many = names("k", 20);
+    await fixture.declare(kind("mail", { fair: true }), ...many.map((name) => kind(name)));
+    await fixture.enqueue(...many.map((name) => ({ id: `${name}-1`, kind: name })));
+    await fixture.enqueue(...names("m", 5).map((id) => ({ ...by("acme", id), priority: 5 })));
+    const worker = await fixture.worker("w");
+    const room = {
+      total: 3,
+      kinds: ["mail", ...many].map((name) => ({ kind: name, room: 3, ahead: name !== "mail" })),
+    };
+    assert.deepEqual(
+      idsOf(await worker.claim({ ...room, total: 0, ahead: 4 })),
+      [],
+      "the gate has jobs for the next slot",
+    );
+    assert.deepEqual(idsOf(await worker.claim({ ...room, ahead: 4 })), ["m0001", "m0002", "m0003"]);
+    assert.deepEqual(idsOf(await worker.claim(room)), ["m0004", "m0005", "k0001-1"]);
+    for (let from = 1; from < 19; from += 3) {
+      const next = many.slice(from, from + 3).map((name) => `${name}-1`);
+      assert.deepEqual(idsOf(await worker.claim(room)), next);
+    }
+  });
 }
 
 function specifyTurnsWithLimits(specify: Specify): void {
@@ -302,7 +325,7 @@ const RETURNS: Readonly<
     await worker.settle({ lease: job.lease, change });
     await fixture.clock.advance(1_000);
   },
-  "a death": (fixture, { worker }) => fixture.bury(worker),
+  "a death": (fixture, { worker }) => fixture.recoverAll(worker),
 };
 
 function specifyTurnsAfterAttempts(specify: Specify): void {
@@ -328,7 +351,7 @@ function specifyTurnsAfterAttempts(specify: Specify): void {
     const worker = await fixture.worker("w", { store: await fixture.connect() });
     const after = idsOf(await take(worker, 1));
     assert.equal(new Set([...before, ...after].map((id) => id[0])).size, 3, "each tenant once");
-    await fixture.bury(dead);
+    await fixture.recoverAll(dead);
     const rest = await runOneByOne(worker, 29);
     assert.equal(rest.length, 29);
   });

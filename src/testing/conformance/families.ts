@@ -124,7 +124,7 @@ export function specifyFamilies(specify: Specify): void {
       const left = async (): Promise<number> => (await fixture.countsOf("sms")).ready - 1;
       const after = await left();
       assert.ok(after > 0 && after < ids.length, `after one turn ${after} are left`);
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       const next = await fixture.worker("next", { store: await fixture.connect() });
       await settled(next);
       assert.equal(await left(), 0);

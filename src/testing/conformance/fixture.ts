@@ -191,7 +191,7 @@ export class Fixture {
    * The worker dies and everything it held is recovered. The incident is null if another process has already finished
    * that.
    */
-  async bury(
+  async recoverAll(
     worker: Hand,
     overrides: Recovery = {},
   ): Promise<{ incident: string | null; jobs: readonly RecoveredJob[] }> {

@@ -47,7 +47,7 @@ export function specifyFollow(specify: Specify): void {
 
     specify(`nothing follows from a settlement by ${name} that is stale`, async (fixture) => {
       const { worker: zombie, job } = await running(fixture);
-      await fixture.bury(zombie);
+      await fixture.recoverAll(zombie);
       assert.deepEqual(answers(await zombie.settle(following(SETTLE[name](job), "a/next"))), ["stale"]);
       assert.deepEqual(await countOfAll(fixture), { mail: 1, sms: 0 });
     });
@@ -182,7 +182,7 @@ export function specifyFollow(specify: Specify): void {
 
   specify("a stale settlement is refused as such, whatever kind would have followed", async (fixture) => {
     const { worker: zombie, job } = await running(fixture);
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     const settlement = following(SETTLE.succeed(job), { id: "a/fax", kind: "fax" });
     assert.deepEqual(answers(await zombie.settle(settlement)), ["stale"]);
   });
@@ -298,7 +298,7 @@ function specifyRecovered(specify: Specify): void {
   specify("what follows from a lost job that is judged is enqueued with the judgement, once", async (fixture) => {
     const { worker } = await running(fixture);
     const death = { how: "lost", lastSeenAliveAt: null, detectedAt: 0, evidence: null } as const;
-    const { incident } = await fixture.bury(worker, { death });
+    const { incident } = await fixture.recoverAll(worker, { death });
     assert.equal(await fixture.store.losses.resolve("w", "died"), "died");
     const [job] = await fixture.store.losses.jobs(incident!, 10);
     const { decision, change } = countLoss(job!, job!.kind, job!.alone, "died");
@@ -339,7 +339,7 @@ function specifyCommitted(specify: Specify): void {
     };
     await assert.rejects(commit(fixture, settlement, user, failing), /not enough money/);
     assert.deepEqual(await countOfAll(fixture), { mail: 1, sms: 0 });
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
     assert.equal((await commit(fixture, settlement, user, () => 1)).answer.is, "stale");
     assert.deepEqual([await countOfAll(fixture), await user.written(fixture.store)], [{ mail: 1, sms: 0 }, []]);
   });

@@ -86,7 +86,7 @@ export function specifyInspect(specify: Specify): void {
     for (const id of ["first", "second"]) {
       const killed = await fixture.worker(id);
       await killed.next();
-      await fixture.bury(killed);
+      await fixture.recoverAll(killed);
     }
     assert.deepEqual(await counted(), { ready: 6, delayed: 1, quarantined: 1 });
     const worker = await fixture.worker("w");
@@ -148,7 +148,7 @@ export function specifyInspect(specify: Specify): void {
       const diedAt = fixture.clock.now();
       const death = { how: "gone", lastSeenAliveAt: diedAt - 5, detectedAt: diedAt, evidence: "SIGKILL" } as const;
       const recovery = { id: "pass-1", startedAt: diedAt, by: "w2", integrity: "ok", summary: null };
-      const { incident: id } = await fixture.bury(worker, { death, recovery });
+      const { incident: id } = await fixture.recoverAll(worker, { death, recovery });
       await fixture.clock.advance(10);
       const next = await fixture.worker("next");
       await next.next();
@@ -226,6 +226,44 @@ export function specifyInspect(specify: Specify): void {
     assert.ok(fixture.store.name.length > 0);
   });
 
+  specify(
+    "what a worker of some kinds could act on is pending: ready jobs that are not paused, jobs that are due, requested cancels",
+    async (fixture) => {
+      const { upkeep, operate } = fixture.store;
+      // A store that can't say has every worker poll.
+      if (!upkeep.pending) return;
+      const isPending = async (kinds = ["mail"]): Promise<boolean> => (await upkeep.pending!(kinds)).now;
+      const empty = await upkeep.pending(["mail"]);
+      assert.deepEqual([empty.now, empty.nextInMs], [false, null]);
+      await fixture.enqueue("a");
+      assert.deepEqual([await isPending(), await isPending(["sms"]), await isPending([])], [true, false, false]);
+      await operate.setPaused("mail", true);
+      assert.equal(await isPending(), false);
+      await operate.setPaused("mail", false);
+      assert.equal(await isPending(), true);
+      const worker = await fixture.worker("w");
+      await worker.claim(roomFor(1, ["mail"]));
+      assert.equal(await isPending(), false);
+      await operate.cancel("a", "ann");
+      assert.equal(await isPending(), true);
+      await worker.claim(roomFor(0, []));
+      await fixture.enqueue({ id: "later", kind: "sms", delayMs: 60_000 });
+      const { nextInMs } = await upkeep.pending(["mail"]);
+      assert.ok(nextInMs !== null && nextInMs > 0 && nextInMs <= 60_000, `in ${nextInMs} ms`);
+      await fixture.clock.advance(60_001);
+      assert.equal(await isPending(), true);
+    },
+  );
+
+  specify("what is sent to all who listen reaches this connection, too", async (fixture) => {
+    const { store } = fixture;
+    const heard: string[] = [];
+    const stop = store.onWakeup((what) => heard.push(what));
+    store.notify?.("wake");
+    stop();
+    if (store.notify) assert.ok(heard.includes("wake"));
+  });
+
   specify("the connection that made work ready wakes its listeners, until they stop listening", async (fixture) => {
     let woken = 0;
     const stop = fixture.store.onWakeup(() => woken++);
@@ -240,11 +278,11 @@ export function specifyInspect(specify: Specify): void {
 
 let dead = 0;
 
-async function death(fixture: Fixture, pass: string): ReturnType<Fixture["bury"]> {
+async function death(fixture: Fixture, pass: string): ReturnType<Fixture["recoverAll"]> {
   await fixture.clock.advance(1);
   const worker = await fixture.worker(`dead-${++dead}`);
   const startedAt = fixture.clock.now();
-  return fixture.bury(worker, {
+  return fixture.recoverAll(worker, {
     recovery: { id: pass, startedAt, by: "test", integrity: "NOT_CHECKED", summary: null },
   });
 }

@@ -12,12 +12,12 @@ export function specifyIsolation(specify: Specify): void {
       await fixture.enqueue("a");
       const first = await fixture.worker("w1");
       await first.next();
-      await fixture.bury(first);
+      await fixture.recoverAll(first);
       assert.deepEqual(await blamed(fixture, "a"), [[1, 0]]);
       await fixture.enqueue("b", "c");
       const second = await fixture.worker("w2");
       await second.claim(9);
-      await fixture.bury(second);
+      await fixture.recoverAll(second);
       assert.deepEqual(await blamed(fixture, "a", "b", "c"), [
         [2, 1],
         [1, 0],
@@ -46,10 +46,10 @@ export function specifyIsolation(specify: Specify): void {
       await fixture.enqueue("killer", "bystander");
       const first = await fixture.worker("w0");
       await first.claim(2);
-      await fixture.bury(first);
+      await fixture.recoverAll(first);
       const second = await fixture.worker("w1");
       assert.deepEqual(idsOf(await second.claim(1)), ["killer"]);
-      await fixture.bury(second);
+      await fixture.recoverAll(second);
       const other = await fixture.worker("other");
       const [bystander, ...more] = await other.claim(9);
       assert.deepEqual([bystander?.lease.jobId, more], ["bystander", []], "it crashed once, and goes first");
@@ -58,7 +58,7 @@ export function specifyIsolation(specify: Specify): void {
         const worker = await fixture.worker(id);
         const claimed = await worker.claim(9);
         assert.deepEqual([idsOf(claimed), claimed[0]?.together], [["killer"], 1]);
-        await fixture.bury(worker);
+        await fixture.recoverAll(worker);
       }
       assert.deepEqual(await fixture.states("killer", "bystander"), ["quarantined", "succeeded"]);
       assert.deepEqual(await blamed(fixture, "killer", "bystander"), [
@@ -76,7 +76,7 @@ export function specifyIsolation(specify: Specify): void {
       assert.deepEqual(await dyingAlone(fixture, "a", 1), ["queued"]);
       const worker = await fixture.worker("w");
       await worker.next();
-      const { incident, jobs } = await fixture.bury(worker);
+      const { incident, jobs } = await fixture.recoverAll(worker);
       assert.deepEqual([jobs[0]?.decision, jobs[0]?.limit], ["quarantine", 1]);
       const job = await fixture.job("a");
       assert.deepEqual([job.state, job.lastOutcome, job.error?.name], ["quarantined", "crashed", "WorkerDied"]);
@@ -92,7 +92,7 @@ export function specifyIsolation(specify: Specify): void {
     async (fixture) => {
       await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 2 } }));
       await fixture.enqueue("a");
-      for (const id of ["idle1", "idle2"]) await fixture.bury(await fixture.worker(id));
+      for (const id of ["idle1", "idle2"]) await fixture.recoverAll(await fixture.worker(id));
       assert.deepEqual(await dyingAlone(fixture, "a", 4), ["queued", "queued", "queued", "quarantined"]);
       assert.deepEqual(await blamed(fixture, "a"), [[4, 3]]);
     },
@@ -101,14 +101,14 @@ export function specifyIsolation(specify: Specify): void {
   specify("however many others die, three times its limit of deaths alone is the end of a job", async (fixture) => {
     await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
     await fixture.enqueue("a");
-    for (const id of names("idle", 9)) await fixture.bury(await fixture.worker(id));
+    for (const id of names("idle", 9)) await fixture.recoverAll(await fixture.worker(id));
     assert.deepEqual(await dyingAlone(fixture, "a", 4), ["queued", "queued", "queued", "quarantined"]);
   });
 
   specify("deaths of long ago, before the first crash of a job, say nothing about its own", async (fixture) => {
     await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
     await fixture.enqueue("a");
-    for (const id of names("idle", 9)) await fixture.bury(await fixture.worker(id));
+    for (const id of names("idle", 9)) await fixture.recoverAll(await fixture.worker(id));
     await fixture.clock.advance(BACKGROUND_MS + 1);
     assert.deepEqual(await dyingAlone(fixture, "a", 2), ["queued", "quarantined"]);
   });
@@ -140,13 +140,13 @@ export function specifyIsolation(specify: Specify): void {
       ] as const) {
         const worker = await fixture.worker(id);
         assert.equal((await worker.claim(9)).length, 9);
-        await fixture.bury(worker);
+        await fixture.recoverAll(worker);
         assert.deepEqual(await together("j0001", "j0009"), [after, after], id);
       }
       await fixture.enqueue(...names("fresh", 5));
       const third = await fixture.worker("third");
       assert.equal((await third.claim(9)).length, 9, "four of the suspects, and the fresh ones");
-      await fixture.bury(third);
+      await fixture.recoverAll(third);
       assert.deepEqual(await together("j0001", "j0005", "fresh0001"), [2, 4, 0]);
     },
   );
@@ -218,7 +218,7 @@ export function specifyIsolation(specify: Specify): void {
     await fixture.enqueue("x", "y");
     const worker = await fixture.worker("w");
     assert.equal((await worker.claim(9)).length, 3);
-    const { incident } = await fixture.bury(worker);
+    const { incident } = await fixture.recoverAll(worker);
     assert.deepEqual(await blamed(fixture, "a", "x", "y"), [
       [3, 1],
       [1, 0],
@@ -249,7 +249,7 @@ export function specifyIsolation(specify: Specify): void {
           await worker.settle(...claimed.map((job) => SETTLE.succeed(job)));
           worked += claimed.length;
         }
-        await fixture.bury(worker);
+        await fixture.recoverAll(worker);
         if ((await fixture.job("killer")).state === "quarantined") {
           // 50, 50, 25, 12, 6, 3, and then three times alone.
           assert.equal(death, 9);
@@ -359,7 +359,7 @@ async function suspect(fixture: Fixture, died: number, ...jobs: readonly (string
   for (const suspects of [{ count: 1, together: 1 }, {}]) {
     const worker: Hand = await fixture.worker(`${group}${suspects.count ?? 0}`);
     assert.equal((await worker.claim(roomFor(died, kinds, suspects))).length, died);
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
   }
   for (const { id } of companions) await fixture.store.operate.cancel(id, "operator");
 }
@@ -370,7 +370,7 @@ async function dyingAlone(fixture: Fixture, id: string, times: number): Promise<
   for (const worker of names("alone", times)) {
     const hand = await fixture.worker(worker);
     assert.deepEqual(idsOf(await hand.claim(1)), [id]);
-    await fixture.bury(hand);
+    await fixture.recoverAll(hand);
     states.push(...(await fixture.states(id)));
   }
   return states;

@@ -20,7 +20,7 @@ export function specifyKeySlots(specify: Specify): void {
       await declareAndFill(fixture, 1, 12);
       const zombie = await fixture.worker("zombie");
       const [job] = await take(zombie, 10);
-      await fixture.bury(zombie);
+      await fixture.recoverAll(zombie);
       const worker = await fixture.worker("w");
       const running = [...(await take(worker, 10))];
       for (let again = 0; again < 3; again++) {
@@ -37,7 +37,7 @@ export function specifyKeySlots(specify: Specify): void {
       await declareAndFill(fixture, 3, 6);
       const dead = await fixture.worker("dead");
       assert.equal((await take(dead, 10)).length, 3);
-      await fixture.bury(dead);
+      await fixture.recoverAll(dead);
       const worker = await fixture.worker("w");
       assert.deepEqual(idsOf(await take(worker, 10)), ["a0001", "a0002", "a0003"]);
     },
@@ -52,7 +52,7 @@ export function specifyKeySlots(specify: Specify): void {
       assert.equal((await take(lost, 10)).length, 1);
       const worker = await fixture.worker("w");
       assert.deepEqual(idsOf(await take(worker, 10)), []);
-      await fixture.bury(lost);
+      await fixture.recoverAll(lost);
       assert.deepEqual(idsOf(await take(worker, 10)), ["a0001"]);
     },
   );
@@ -136,7 +136,7 @@ export function specifyKeySlots(specify: Specify): void {
       const starting = await Promise.all(stores.map((store, i) => fixture.worker(`w${i}`, { store })));
       const [claims] = await Promise.all([
         Promise.all(starting.map((worker) => worker.claim(5))),
-        ...stores.map((by) => fixture.bury(dead, { by })),
+        ...stores.map((by) => fixture.recoverAll(dead, { by })),
       ]);
       const running = claims.flat();
       for (const worker of starting) running.push(...(await take(worker, 5)));

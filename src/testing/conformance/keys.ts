@@ -6,6 +6,7 @@ import { jobKey, type LimitSettings } from "../../job/limits.ts";
 import { wait } from "../../job/transitions.ts";
 import {
   type Draft,
+  draft,
   expireOnce,
   type Fixture,
   GRACE_MS,
@@ -54,7 +55,7 @@ const LEAVES: Readonly<
   },
   "a death that ends it": async (fixture, { worker }) => {
     await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 1 })], onCrash: "fail" }));
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
   },
 };
 
@@ -82,6 +83,54 @@ function specifyRunning(specify: Specify): void {
     assert.deepEqual(idsOf(await take(worker, 10)), ["high"]);
   });
 
+  specify(
+    "what comes back to a key is next again, and so is what comes with a higher priority, however many were admitted meanwhile and whichever process brought it",
+    async (fixture) => {
+      await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 2 })] }));
+      await fixture.enqueue(...names("a", 60).map((id) => of("acme", id)));
+      const worker = await fixture.worker("w");
+      const elsewhere = await fixture.connect();
+      const other = await fixture.worker("other", { store: elsewhere });
+      const run = async (count: number): Promise<void> => {
+        for (let n = 0; n < count; n++) await worker.settle(SETTLE.succeed((await take(worker, 1))[0]!));
+      };
+      const [first, second] = await take(worker, 2);
+      await worker.settle(SETTLE.succeed(second!), SETTLE.fail(first!, 60_000));
+      await run(12);
+      await fixture.clock.advance(60_000);
+      // Two others were admitted before it was due; it gets the room of the first that ends.
+      await run(1);
+      const [again] = await take(worker, 1);
+      assert.equal(again!.lease.jobId, "a0001");
+      await worker.settle(SETTLE.succeed(again!));
+      await run(3);
+      const [theirs] = await take(other, 1);
+      await run(12);
+      await other.settle(SETTLE.release(theirs!));
+      const [released] = await take(worker, 1);
+      assert.equal(released!.lease.jobId, theirs!.lease.jobId);
+      await worker.settle(SETTLE.succeed(released!));
+      await run(3);
+      await elsewhere.enqueue([draft({ ...of("acme", "urgent"), priority: 5 })]);
+      await run(1);
+      assert.deepEqual(idsOf(await take(worker, 1)), ["urgent"]);
+    },
+  );
+
+  specify(
+    "what is claimed ahead of a kind with limits was admitted: no key has more than its limit",
+    async (fixture) => {
+      await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 2 })] }));
+      await fixture.enqueue(...names("a", 5).map((id) => of("acme", id)), ...names("b", 5).map((id) => of("bolt", id)));
+      const worker = await fixture.worker("w");
+      const room = { total: 1, kinds: [{ kind: "mail", room: 1, ahead: true }], ahead: 8 };
+      const claimed = [...(await worker.claim(room)), ...(await worker.claim({ ...room, total: 0 }))];
+      assert.deepEqual(idsOf(claimed).toSorted(), ["a0001", "a0002", "b0001", "b0002"]);
+      await worker.settle(SETTLE.release(claimed.find(({ lease }) => lease.jobId === "a0001")!));
+      assert.deepEqual(idsOf(await take(worker, 10)), ["a0001"]);
+    },
+  );
+
   for (const [how, leave] of Object.entries(LEAVES))
     specify(`a slot is free after ${how} of the job that had it (known bugs 28, 32)`, async (fixture) => {
       await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 1 })] }));
@@ -99,7 +148,7 @@ function specifyRunning(specify: Specify): void {
     await fixture.enqueue(...names("a", 4).map((id) => of("acme", id)));
     const zombie = await fixture.worker("zombie");
     const [job] = await take(zombie, 10);
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     const worker = await fixture.worker("w");
     assert.deepEqual(idsOf(await take(worker, 10)), ["a0001"], "it runs again");
     await zombie.settle(SETTLE.succeed(job!));
@@ -111,7 +160,7 @@ function specifyRunning(specify: Specify): void {
     await fixture.enqueue(of("acme", "first"), of("acme", "second"));
     const dead = await fixture.worker("dead");
     await take(dead, 10);
-    await fixture.bury(dead);
+    await fixture.recoverAll(dead);
     const worker = await fixture.worker("w");
     const [again] = await take(worker, 10);
     assert.deepEqual([again?.lease.jobId, again?.counters.crashes], ["first", 1]);
@@ -200,7 +249,7 @@ function specifyRates(specify: Specify): void {
     await fixture.enqueue(...names("a", 4).map((id) => of("acme", id, "crm")));
     const dead = await fixture.worker("dead");
     assert.deepEqual(idsOf(await take(dead, 10)), ["a0001", "a0002"]);
-    await fixture.bury(dead);
+    await fixture.recoverAll(dead);
     const worker = await fixture.worker("w");
     assert.deepEqual(idsOf(await take(worker, 10)), [], "a crash mints no token");
     for (const id of ["a0001", "a0002", "a0003"]) {
@@ -282,7 +331,7 @@ function specifyOrder(specify: Specify): void {
       assert.deepEqual(idsOf(await take(dead, 10)), []);
       await fixture.clock.advance(1_000);
       assert.deepEqual(idsOf(await take(dead, 10)), ["first"]);
-      await fixture.bury(dead);
+      await fixture.recoverAll(dead);
       const worker = await fixture.worker("w");
       const [again] = await take(worker, 10);
       assert.equal(again?.lease.jobId, "first");

@@ -88,7 +88,7 @@ export function specifyLosses(specify: Specify): void {
       await fixture.enqueue("suspect");
       const first = await fixture.worker("first");
       await first.next();
-      await fixture.bury(first);
+      await fixture.recoverAll(first);
       await fixture.enqueue("a", "b");
       const [together, alone] = [await fixture.worker("together"), await fixture.worker("alone")];
       assert.deepEqual(idsOf(await alone.claim(1)), ["suspect"]);
@@ -223,7 +223,7 @@ export function specifyLosses(specify: Specify): void {
     for (const id of ["first", "second"]) {
       const worker = await fixture.worker(id);
       await worker.next();
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
     }
     const lost = await fixture.worker("lost");
     await lost.next();
@@ -247,7 +247,7 @@ export function specifyLosses(specify: Specify): void {
     for (let death = 1; death <= 4; death++) {
       const worker = await fixture.worker(`w${death}`);
       assert.deepEqual(idsOf(await worker.claim(roomFor(1))), ["killer"]);
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
     }
     assert.equal((await fixture.job("killer")).state, "quarantined");
   });
@@ -267,7 +267,7 @@ export function specifyLosses(specify: Specify): void {
 const DEATH = { lastSeenAliveAt: null, detectedAt: 0, evidence: null } as const;
 
 export function lose(fixture: Fixture, worker: Hand) {
-  return fixture.bury(worker, { death: { ...DEATH, how: "lost", detectedAt: fixture.clock.now() } });
+  return fixture.recoverAll(worker, { death: { ...DEATH, how: "lost", detectedAt: fixture.clock.now() } });
 }
 
 /** Three workers claim the job one after another, and contact with each is lost. */

@@ -120,10 +120,10 @@ export function specifyOperate(specify: Specify): void {
   specify("a quarantined job that is redriven starts without blame", async (fixture) => {
     await fixture.declare(kind("mail", { limits: { errors: 3, timeouts: 3, crashes: 1 } }));
     const { worker } = await running(fixture);
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
     const second = await fixture.worker("second");
     await second.next();
-    await fixture.bury(second);
+    await fixture.recoverAll(second);
     assert.deepEqual(await fixture.states("a"), ["quarantined"]);
     assert.deepEqual(await fixture.store.operate.retry("a", "operator"), { is: "applied", state: "queued" });
     assert.deepEqual((await fixture.job("a")).counters.blamed, 0);

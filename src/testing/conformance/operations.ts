@@ -3,13 +3,17 @@
 import assert from "node:assert/strict";
 import type { AuditAction, AuditEntry } from "../../job/audit.ts";
 import type { ClaimedJob } from "../../job/job.ts";
+import { STEPS } from "../../job/collections.ts";
 import { jobKey } from "../../job/limits.ts";
 import { wait } from "../../job/transitions.ts";
 import type { HandChange, OperatorAnswer, Settlement } from "../../stores/port.ts";
+import { batchSpecifier } from "./batch-fixture.ts";
+import { scheduleRow } from "./schedules.ts";
 import {
   draft,
   type Fixture,
   type Hand,
+  recoverOnce,
   idsOf,
   kind,
   names,
@@ -32,6 +36,7 @@ export function specifyOperations(specify: Specify): void {
   specifyRemoval(specify);
   specifyRetention(specify);
   specifyMany(specify);
+  specifyAudit(specify);
 }
 
 function specifyPauses(specify: Specify): void {
@@ -260,6 +265,40 @@ function specifyRemoval(specify: Specify): void {
   });
 
   specify(
+    "the report of an incident keeps that a removed job was in flight, and nothing of its contents",
+    async (fixture) => {
+      await fixture.enqueue("a", "b");
+      const worker = await fixture.worker("w");
+      const [a, b] = await worker.claim(2);
+      for (const job of [a!, b!])
+        await worker.record(job, { type: "step", name: "transfer to Ann", result: '"secret"' });
+      const request = await fixture.recovery(worker);
+      const failing: typeof request.decide = () => {
+        throw new Error("account of Ann");
+      };
+      const { incident } = await recoverOnce(fixture.store, { ...request, decide: failing });
+      await recoverOnce(fixture.store, request);
+      const other = await fixture.worker("v");
+      await other.claim(2);
+      await fixture.recover(other);
+      assert.deepEqual(await change(fixture, ["a"], { do: "remove" }), [{ is: "removed" }]);
+      for (const { id } of await fixture.store.inspect.incidents(9, null)) {
+        const report = await fixture.store.inspect.incident(id);
+        const found = report!.jobs.map(({ jobId, lastStep, error }) => [jobId, lastStep, error]);
+        assert.deepEqual(
+          found,
+          [
+            ["a", null, null],
+            ["b", "transfer to Ann", null],
+          ],
+          id === incident ? "the first" : "the second",
+        );
+        assert.equal(report!.jobs.find(({ jobId }) => jobId === "a")?.counters.crashes, id === incident ? 1 : 2);
+      }
+    },
+  );
+
+  specify(
     "an old lease never names a new job, also if the job with the highest number was removed",
     async (fixture) => {
       await fixture.enqueue("old");
@@ -451,6 +490,84 @@ function specifyMany(specify: Specify): void {
       await clock.advance(1);
       await store.purge({ finishedOlderThanMs: DAY_MS, incidentsOlderThanMs: DAY_MS, limit: 100 });
       assert.deepEqual(await ids({}), ["5"]);
+    },
+  );
+}
+
+/** What a person did, as the audit has it: the action, on what, and how many. */
+async function audited({ store }: Fixture): Promise<readonly string[]> {
+  const found = await store.inspect.audit({ limit: 99 });
+  return found.map(({ action, target, count, actor }) => `${action} ${target} ${count} by ${actor}`).toReversed();
+}
+
+function specifyAudit(specify: Specify): void {
+  specify("a signal that is sent by a person is in the audit once, and one that is refused is not", async (fixture) => {
+    const { operate } = fixture.store;
+    await fixture.enqueue("a");
+    const signal = { job: "a", name: "go", payload: "1", id: "s" };
+    assert.equal((await operate.signal(signal, entry("1", "signal", "job a"))).is, "kept");
+    assert.equal((await operate.signal(signal, entry("2", "signal", "job a"))).is, "repeated");
+    assert.equal((await operate.signal({ ...signal, job: "b" }, entry("3", "signal", "job b"))).is, "missing");
+    assert.equal((await operate.signal({ ...signal, id: "t" })).is, "kept");
+    assert.deepEqual(await audited(fixture), ["signal job a 1 by ann"]);
+  });
+
+  specify("changes of a schedule by hand are in the audit with how many jobs came of them", async (fixture) => {
+    const { schedules } = fixture.store;
+    if (schedules === undefined) return fixture.t.skip("this store has no schedules");
+    const by = (id: string, action: AuditAction): AuditEntry => entry(id, action, "schedule s");
+    const row = scheduleRow("s", fixture.clock.now() + HOUR_MS);
+    assert.equal(await schedules.write(row, by("1", "schedule")), true);
+    assert.equal(await schedules.write(row, by("2", "schedule")), false);
+    const jobs = ["x", "y"].map((id, at) => ({ draft: draft({ id, kind: "mail" }), at, caughtUp: true }));
+    const stale = await schedules.fire([{ row: { ...row, version: 7 }, jobs }], by("3", "run"));
+    assert.deepEqual(stale, [{ is: "stale" }]);
+    await schedules.fire([{ row: { ...row, version: 1 }, jobs }], by("4", "backfill"));
+    // The next piece of the same backfill: of its jobs one is there.
+    const more = ["y", "z"].map((id, at) => ({ draft: draft({ id, kind: "mail" }), at, caughtUp: true }));
+    await schedules.fire([{ row: { ...row, version: 2 }, jobs: more }], by("4", "backfill"));
+    await schedules.fire([{ row: { ...row, version: 3 }, jobs: [] }]);
+    assert.equal(await schedules.remove("s", 1, by("5", "remove")), false);
+    assert.equal(await schedules.remove("s", null, by("6", "remove")), true);
+    assert.deepEqual(await audited(fixture), [
+      "schedule schedule s 1 by ann",
+      "backfill schedule s 3 by ann",
+      "remove schedule s 1 by ann",
+    ]);
+  });
+
+  batchSpecifier(specify)("an abort and a retry of a batch are in the audit, once each", async (on) => {
+    const { fixture, batches } = on;
+    const by = (id: string, action: AuditAction): AuditEntry => entry(id, action, "batch b");
+    await on.submit("b", [1]);
+    await batches.abort("b", by("1", "abort"));
+    await batches.abort("b", by("2", "abort"));
+    assert.equal(await batches.abort("none", by("3", "abort")), "missing");
+    const round = draft({ id: "round", kind: "mail" });
+    assert.equal(await batches.reopen("b", 1, round, by("4", "retry")), false, "it has not ended");
+    await on.tendAll();
+    assert.deepEqual(await on.settle(), ["b"]);
+    assert.equal(await batches.reopen("b", 1, round, by("5", "retry")), true);
+    assert.equal(await batches.reopen("b", 1, round, by("6", "retry")), false);
+    assert.deepEqual(await audited(fixture), ["abort batch b 1 by ann", "retry batch b 1 by ann"]);
+  });
+
+  specify(
+    "the end of a collection by hand, and what is done with parked messages, are in the audit",
+    async (fixture) => {
+      const { collections } = fixture.store;
+      if (collections === undefined) return fixture.t.skip("this store has no collections");
+      const times = { idleMs: HOUR_MS, totalMs: HOUR_MS, keepMs: HOUR_MS };
+      const series = [{ name: "files", expected: 1 }];
+      await collections.open({ id: "c", kind: "mail", input: "{}", series, ...times, follow: [] });
+      const step = { collection: "c", from: STEPS.abandoned, to: "abandoned", why: "a test", follow: [] } as const;
+      assert.equal(await collections.step(step, entry("1", "abandon", "collection c")), true);
+      assert.equal(await collections.step(step, entry("2", "abandon", "collection c")), false);
+      const parked = { kind: "mail", collection: "c", series: "files", ordinal: 1, reason: "r", blob: null, bytes: 0 };
+      await collections.park(["p", "q"].map((id) => ({ id, ...parked })));
+      await collections.unpark(["p", "q", "none"], entry("3", "remove", "parked messages"));
+      await collections.unpark(["p"], entry("4", "remove", "parked messages"));
+      assert.deepEqual(await audited(fixture), ["abandon collection c 1 by ann", "remove parked messages 2 by ann"]);
     },
   );
 }

@@ -105,7 +105,7 @@ export function specifyPurge(specify: Specify): void {
       await fixture.enqueue("a", "b", "c");
       const dead = await fixture.worker("dead");
       await dead.next();
-      const { incident } = await fixture.bury(dead);
+      const { incident } = await fixture.recoverAll(dead);
       const dying = await fixture.worker("dying");
       await dying.claim(2);
       const open = await fixture.recover(dying, { limit: 1 });

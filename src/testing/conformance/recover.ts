@@ -13,7 +13,7 @@ export function specifyRecover(specify: Specify): void {
       await worker.next();
       const [row] = await fixture.store.workers({});
       assert.deepEqual([row?.id, row?.state, row?.beats, row?.heldCount], ["w", "live", 0, 1]);
-      const { jobs } = await fixture.bury(worker);
+      const { jobs } = await fixture.recoverAll(worker);
       assert.deepEqual(
         jobs.map((job) => [job.jobId, job.decision, job.success]),
         [["a", "retry", true]],
@@ -97,7 +97,7 @@ export function specifyRecover(specify: Specify): void {
       assert.ok(condemned !== null && condemned !== "locked");
       assert.equal(condemned.incident, incident);
       assert.equal((await worker.row()).state, "recovering", "the next pass finds it");
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       assert.deepEqual([(await worker.row()).state, (await fixture.job("a")).state], ["gone", "queued"]);
       assert.notEqual((await fixture.store.inspect.incident(incident!))?.completedAt, null);
     },
@@ -113,7 +113,7 @@ export function specifyRecover(specify: Specify): void {
       await fixture.recover(worker, { limit: 1 });
       const during = await worker.turn([SETTLE.release(a!)], roomFor(3));
       assert.deepEqual([during.live, during.claimed, answers(during.settled)], [false, [], ["stale"]]);
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       const after = await worker.turn([], roomFor(3));
       assert.deepEqual([after.live, after.claimed], [false, []]);
       const other = await fixture.worker("other");
@@ -201,7 +201,7 @@ export function specifyRecover(specify: Specify): void {
         ["recovering"],
         "the next pass finds it",
       );
-      const rest = await fixture.bury(worker, { by: other, limit: 2 });
+      const rest = await fixture.recoverAll(worker, { by: other, limit: 2 });
       assert.equal(rest.incident, first.incident);
       assert.deepEqual(await fixture.incidentsOf(worker), [first.incident]);
       assert.deepEqual([...takenBy(first), ...rest.jobs.map(({ jobId }) => jobId)].toSorted(), ids);
@@ -238,8 +238,8 @@ export function specifyRecover(specify: Specify): void {
       const worker = await fixture.worker("w");
       await worker.claim(25);
       const stores = await Promise.all([fixture.connect(), fixture.connect(), fixture.connect()]);
-      const buried = await Promise.all(stores.map((by) => fixture.bury(worker, { by, limit: 2 })));
-      assert.deepEqual(buried.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId)).toSorted(), ids);
+      const recovered = await Promise.all(stores.map((by) => fixture.recoverAll(worker, { by, limit: 2 })));
+      assert.deepEqual(recovered.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId)).toSorted(), ids);
       assert.equal((await fixture.incidentsOf(worker)).length, 1);
       const [incident] = await fixture.incidentsOf(worker);
       const { completedAt } = (await fixture.store.inspect.incident(incident!))!;
@@ -253,7 +253,7 @@ export function specifyRecover(specify: Specify): void {
       const dead = await fixture.worker("dead");
       const left = await fixture.worker("left");
       const requests = [await fixture.recovery(dead), await fixture.recovery(left)];
-      await fixture.bury(dead);
+      await fixture.recoverAll(dead);
       assert.equal(await fixture.store.leave("left"), true);
       for (const request of requests) {
         assert.deepEqual(await recoverOnce(fixture.store, request), {
@@ -310,7 +310,7 @@ export function specifyRecover(specify: Specify): void {
     await worker.next();
     const other = await fixture.worker("other");
     const job = await other.next();
-    const { jobs } = await fixture.bury(worker);
+    const { jobs } = await fixture.recoverAll(worker);
     assert.equal(jobs.length, 1);
     assert.deepEqual(await fixture.states("a", "b", "c"), ["queued", "running", "queued"]);
     assert.deepEqual(answers(await other.settle(SETTLE.succeed(job))), ["applied"]);
@@ -332,7 +332,7 @@ export function specifyRecover(specify: Specify): void {
       const { epoch: then, fence: number } = job.lease;
       assert.deepEqual([state, owner, epoch, attempt], ["running", "w", then, number]);
       assert.equal((await worker.row()).heldCount, 1);
-      assert.equal((await fixture.bury(worker, { by: other })).jobs.length, 1);
+      assert.equal((await fixture.recoverAll(worker, { by: other })).jobs.length, 1);
     },
   );
 
@@ -344,7 +344,7 @@ export function specifyRecover(specify: Specify): void {
       await dead.next();
       const reborn = await fixture.worker("host-1-y", { host: "host", pid: 1 });
       const job = await reborn.next();
-      const { jobs } = await fixture.bury(dead);
+      const { jobs } = await fixture.recoverAll(dead);
       assert.deepEqual(
         jobs.map(({ jobId }) => jobId),
         ["a"],
@@ -369,7 +369,7 @@ export function specifyVerdicts(specify: Specify): void {
       await fixture.enqueue("a", "b", "c");
       const worker = await fixture.worker("w");
       await worker.claim(9);
-      const { jobs, incident } = await fixture.bury(worker, { decide: throwingFor("b") });
+      const { jobs, incident } = await fixture.recoverAll(worker, { decide: throwingFor("b") });
       assert.deepEqual(
         jobs.map((job) => [job.jobId, job.decision, job.success, job.error]),
         [
@@ -392,7 +392,7 @@ export function specifyVerdicts(specify: Specify): void {
     await fixture.enqueue(...names("bad", 4), ...names("good", 4));
     const worker = await fixture.worker("w");
     await worker.claim(9);
-    const { jobs } = await fixture.bury(worker, { limit: 2, decide: throwingFor("bad") });
+    const { jobs } = await fixture.recoverAll(worker, { limit: 2, decide: throwingFor("bad") });
     assert.equal(jobs.length, 8);
     assert.deepEqual(await fixture.states(...names("good", 4)), Array(4).fill("queued"));
   });
@@ -403,8 +403,8 @@ export function specifyVerdicts(specify: Specify): void {
       await fixture.enqueue("a", "b");
       const worker = await fixture.worker("w");
       await worker.claim(9);
-      await fixture.bury(worker, { decide: throwingFor("b") });
-      const { jobs } = await fixture.bury(worker);
+      await fixture.recoverAll(worker, { decide: throwingFor("b") });
+      const { jobs } = await fixture.recoverAll(worker);
       assert.deepEqual(
         jobs.map((job) => [job.jobId, job.success]),
         [["b", true]],
@@ -418,7 +418,7 @@ export function specifyVerdicts(specify: Specify): void {
     const worker = await fixture.worker("w");
     await worker.next();
     assert.deepEqual(await fixture.store.operate.cancel("a", "operator"), { is: "requested" });
-    const { jobs } = await fixture.bury(worker);
+    const { jobs } = await fixture.recoverAll(worker);
     assert.deepEqual(
       jobs.map((job) => job.decision),
       ["cancel"],
@@ -433,7 +433,7 @@ export function specifyVerdicts(specify: Specify): void {
     await fixture.enqueue("a", { id: "b", kind: "sms" });
     const worker = await fixture.worker("w");
     await worker.claim(9);
-    const { jobs } = await fixture.bury(worker);
+    const { jobs } = await fixture.recoverAll(worker);
     assert.deepEqual(
       jobs.map((job) => job.decision),
       ["requeue", "fail"],

@@ -14,7 +14,7 @@ function schedulesOf({ store, t }: Fixture): Schedules | null {
 
 const HOUR = 3_600_000;
 
-function row(name: string, dueAt: number | null, more: Partial<ScheduleRow> = {}): ScheduleRow {
+export function scheduleRow(name: string, dueAt: number | null, more: Partial<ScheduleRow> = {}): ScheduleRow {
   const { id: _, ...job } = draft({ id: "", kind: "mail" });
   return {
     name,
@@ -56,7 +56,7 @@ export function specifySchedules(specify: Specify): void {
   specify("known bug 40: a schedule is written once for each version, whatever else writes it", async (fixture) => {
     const schedules = schedulesOf(fixture);
     if (schedules === null) return;
-    const first = row("nightly", fixture.clock.now() + HOUR, { zoneData: "2026b", digest: "ä\"'\\" });
+    const first = scheduleRow("nightly", fixture.clock.now() + HOUR, { zoneData: "2026b", digest: "ä\"'\\" });
     assert.equal(await schedules.write(first), true);
     assert.equal(await schedules.write(first), false, "there is one already");
     assert.deepEqual(await schedules.get("nightly"), { ...first, version: 1 });
@@ -85,8 +85,8 @@ export function specifySchedules(specify: Specify): void {
         ["c", 1_000],
         ["later", 60_000],
       ] as const)
-        await schedules.write(row(name, now + inMs));
-      await schedules.write(row("paused", null));
+        await schedules.write(scheduleRow(name, now + inMs));
+      await schedules.write(scheduleRow("paused", null));
       const before = await schedules.due(10);
       assert.deepEqual([before.due, before.nextInMs, before.now], [[], 1_000, now]);
       await fixture.clock.advance(5_000);
@@ -96,7 +96,7 @@ export function specifySchedules(specify: Specify): void {
         ["c", "b", "a"],
       );
       assert.equal(nextInMs, 55_000);
-      assert.deepEqual(due[0]!.row, { ...row("c", now + 1_000), version: 1 });
+      assert.deepEqual(due[0]!.row, { ...scheduleRow("c", now + 1_000), version: 1 });
       const some = await schedules.due(2);
       assert.deepEqual(
         [some.due.map(({ row: { name } }) => name), some.nextInMs],
@@ -111,8 +111,8 @@ export function specifySchedules(specify: Specify): void {
     const schedules = schedulesOf(fixture);
     if (schedules === null) return;
     const now = fixture.clock.now();
-    await schedules.write(row("paused", now));
-    await schedules.write(row("open", now, { kind: "sms" }));
+    await schedules.write(scheduleRow("paused", now));
+    await schedules.write(scheduleRow("open", now, { kind: "sms" }));
     await fixture.store.operate.setPaused("mail", true);
     const { due } = await schedules.due(10);
     assert.deepEqual(due.map(({ row: { name }, isKindPaused }) => `${name} ${isKindPaused}`).toSorted(), [
@@ -127,7 +127,7 @@ export function specifySchedules(specify: Specify): void {
       const schedules = schedulesOf(fixture);
       if (schedules === null) return;
       const now = fixture.clock.now();
-      await schedules.write(row("hourly", now));
+      await schedules.write(scheduleRow("hourly", now));
       const others = [schedules, (await fixture.connect()).schedules!, (await fixture.connect()).schedules!];
       const read = await stored(schedules, "hourly");
       const moved = { ...read, nextAt: now + HOUR, dueAt: now + HOUR, lastAt: now, fired: 1 };
@@ -159,7 +159,7 @@ export function specifySchedules(specify: Specify): void {
     if (schedules === null) return;
     const now = fixture.clock.now();
     await fixture.enqueue("known");
-    await schedules.write(row("hourly", now));
+    await schedules.write(scheduleRow("hourly", now));
     const read = await stored(schedules, "hourly");
     const [answer] = await schedules.fire([
       { row: { ...read, nextAt: now + HOUR, dueAt: now + HOUR }, jobs: [planned("known", now)] },
@@ -174,7 +174,7 @@ export function specifySchedules(specify: Specify): void {
       const schedules = schedulesOf(fixture);
       if (schedules === null) return;
       const now = fixture.clock.now();
-      for (const name of ["a", "b", "c"]) await schedules.write(row(name, now));
+      for (const name of ["a", "b", "c"]) await schedules.write(scheduleRow(name, now));
       const rows = await Promise.all(["a", "b", "c"].map((name) => stored(schedules, name)));
       await schedules.write({ ...rows[1]!, digest: "edited" });
       const answers = await schedules.fire(
@@ -201,7 +201,7 @@ export function specifySchedules(specify: Specify): void {
     if (schedules === null) return;
     const now = fixture.clock.now();
     await fixture.enqueue("plain");
-    await schedules.write(row("hourly", now));
+    await schedules.write(scheduleRow("hourly", now));
     const read = await stored(schedules, "hourly");
     await schedules.fire([{ row: read, jobs: [planned("job-1", now - HOUR, true), planned("job-2", now)] }]);
     assert.deepEqual(await schedules.occurrences(["job-2", "plain", "none"]), [
@@ -226,7 +226,7 @@ export function specifySchedules(specify: Specify): void {
     if (schedules === null) return;
     const now = fixture.clock.now();
     const keys = [scheduleKey("hourly")];
-    await schedules.write(row("hourly", now));
+    await schedules.write(scheduleRow("hourly", now));
     const read = await stored(schedules, "hourly");
     const jobs = ["job-1", "job-2"].map((id) => ({
       ...planned(id, now),
@@ -244,7 +244,7 @@ export function specifySchedules(specify: Specify): void {
   specify("schedules are listed by name in pages, and removed under guard", async (fixture) => {
     const schedules = schedulesOf(fixture);
     if (schedules === null) return;
-    for (const name of ["b", "a", "B", "c-1", "c"]) await schedules.write(row(name, null));
+    for (const name of ["b", "a", "B", "c-1", "c"]) await schedules.write(scheduleRow(name, null));
     const names = async (limit: number, after: string | null) =>
       (await schedules.list(limit, after)).map(({ name }) => name);
     assert.deepEqual(await names(10, null), ["B", "a", "b", "c", "c-1"]);
@@ -271,7 +271,7 @@ export function specifySchedules(specify: Specify): void {
     assert.deepEqual((await found()).toSorted(), ["w1 a d 2026b", "w1 b d 2026b", "w2 b e 2026b"]);
     await schedules.declare("w1", [declaration("c")]);
     assert.deepEqual((await found()).toSorted(), ["w1 c d 2026b", "w2 b e 2026b"]);
-    await fixture.bury(one);
+    await fixture.recoverAll(one);
     assert.deepEqual(await found(), ["w2 b e 2026b"]);
   });
 }

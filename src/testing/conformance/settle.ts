@@ -29,6 +29,29 @@ const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; cou
   };
 
 export function specifySettle(specify: Specify): void {
+  specify("an entry of the history says when its attempt started and who ran it", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    const first = fixture.clock.now();
+    await fixture.clock.advance(10);
+    await worker.settle(SETTLE.fail(job));
+    await fixture.clock.advance(60_000);
+    const other = await fixture.worker("other");
+    await other.next();
+    const second = fixture.clock.now();
+    await fixture.clock.advance(10);
+    await fixture.recoverAll(other);
+    await fixture.store.operate.cancel("a", "ann");
+    const { history } = await fixture.job("a");
+    assert.deepEqual(
+      history.map(({ event, attempt, startedAt, owner }) => [event, attempt, startedAt, owner]),
+      [
+        ["fail", 1, first, "w"],
+        ["crash", 2, second, "other"],
+        ["cancel", 2, second, "other"],
+      ],
+    );
+  });
+
   for (const name of SETTLE_NAMES) {
     const { to, outcome, counted, event } = WRITTEN[name];
 
@@ -67,7 +90,7 @@ export function specifySettle(specify: Specify): void {
       `known bug 3: a zombie that settles by ${name} after its job was taken changes nothing and is named`,
       async (fixture) => {
         const { worker: zombie, job } = await running(fixture);
-        await fixture.bury(zombie);
+        await fixture.recoverAll(zombie);
         const owner = await fixture.worker("owner");
         const taken = await owner.next();
         const before = await fixture.job("a");
@@ -239,7 +262,7 @@ export function specifySettle(specify: Specify): void {
       const other = await fixture.connect();
       const seen = await other.inspect.get("a");
       assert.deepEqual([seen?.state, seen?.result], ["succeeded", { sent: true }]);
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       const next = await fixture.worker("next", { store: other });
       assert.deepEqual(await next.claim(9), []);
       assert.deepEqual(await fixture.states("a"), ["succeeded"]);

@@ -70,7 +70,7 @@ function specifySleep(specify: Specify): void {
     await fixture.clock.advance(5_000);
     const second = await fixture.worker("w2");
     await second.claim(roomFor(1, ["mail"]));
-    await fixture.bury(second);
+    await fixture.recoverAll(second);
     const again = await worker.next(roomFor(1, ["mail"]));
     assert.deepEqual([again.counters.crashes, again.lastOutcome], [1, "crashed"]);
     assert.deepEqual(again.wait, { step: "run.sleep#1", remainingMs: -4_000 });
@@ -91,7 +91,7 @@ function specifySleep(specify: Specify): void {
 
   specify("the wait of a zombie is stale and changes nothing", async (fixture) => {
     const { worker: zombie, job } = await running(fixture);
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     assert.deepEqual(answers(await zombie.settle(waiting(job, sleep(HOUR_MS)))), ["stale"]);
     const worker = await fixture.worker("w2");
     assert.equal((await worker.next(roomFor(1, ["mail"]))).wait, undefined);
@@ -176,7 +176,7 @@ function specifySignals(specify: Specify): void {
     async (fixture) => {
       const { worker, job } = await running(fixture);
       await worker.settle(waiting(job, forSignal("go")));
-      await fixture.bury(worker);
+      await fixture.recoverAll(worker);
       const other = await fixture.worker("other", { store: await fixture.connect() });
       await quiet(other);
       assert.deepEqual(await other.claim(roomFor(5, ["mail"])), []);
@@ -245,7 +245,7 @@ function specifySignals(specify: Specify): void {
 
   specify("a signal that is read is progress: the job is not a suspect any more", async (fixture) => {
     const { worker: dead } = await running(fixture);
-    await fixture.bury(dead);
+    await fixture.recoverAll(dead);
     const worker = await fixture.worker("w2");
     const job = await worker.next(roomFor(1, ["mail"]));
     assert.deepEqual(await read(worker, job, 1), { kept: false });
@@ -258,7 +258,7 @@ function specifySignals(specify: Specify): void {
   specify("a zombie reads no signal", async (fixture) => {
     const { worker: zombie, job } = await running(fixture);
     await send(fixture, "a", "go", "1");
-    await fixture.bury(zombie);
+    await fixture.recoverAll(zombie);
     assert.deepEqual(answers(await zombie.record(job, reading(1))), ["stale"]);
     const worker = await fixture.worker("w2");
     assert.deepEqual(await read(worker, await worker.next(roomFor(1, ["mail"])), 1), { kept: true, payload: "1" });
@@ -292,13 +292,13 @@ const ENDS: Readonly<Record<string, (fixture: Fixture, child: Child) => Promise<
   "the death of its worker": async (fixture, { claim, worker }) => {
     await fixture.declare(kind("sms", { onCrash: "fail" }));
     await claim();
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
   },
   "a loss of contact": async (fixture, { claim, worker }) => {
     await fixture.declare(kind("sms", { onCrash: "fail" }));
     await claim();
     const death = { how: "lost", lastSeenAliveAt: null, detectedAt: fixture.clock.now(), evidence: null } as const;
-    await fixture.bury(worker, { death });
+    await fixture.recoverAll(worker, { death });
   },
   "its deadline": async (fixture, { claim }) => {
     await fixture.declare(kind("sms", { limits: { errors: 3, timeouts: 1, crashes: 3 } }));

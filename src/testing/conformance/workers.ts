@@ -209,7 +209,7 @@ export function specifyWorkers(specify: Specify): void {
       const recovering = await fixture.worker("recovering");
       await recovering.claim(2);
       await fixture.recover(recovering, { limit: 1 });
-      await fixture.bury(await fixture.worker("gone"));
+      await fixture.recoverAll(await fixture.worker("gone"));
       await fixture.worker("stopped");
       await fixture.store.leave("stopped");
       for (const id of ["recovering", "gone", "stopped", "unknown"]) {
@@ -277,13 +277,13 @@ export function specifyWorkers(specify: Specify): void {
     const worker = await fixture.worker("w");
     await fixture.store.beat("w", { loopLagMs: 0, lastWord: "killed itself: job 7 was overdue" });
     assert.equal((await worker.row()).lastWord, "killed itself: job 7 was overdue");
-    await fixture.bury(worker);
+    await fixture.recoverAll(worker);
     assert.equal((await worker.row()).lastWord, "killed itself: job 7 was overdue");
   });
 
   specify("a worker that was taken for dead keeps its last word, and its incident shows it", async (fixture) => {
     const worker = await fixture.worker("w");
-    const { incident } = await fixture.bury(worker);
+    const { incident } = await fixture.recoverAll(worker);
     const beat = await fixture.store.beat("w", { loopLagMs: 0, lastWord: "killed itself: job 7 was overdue" });
     assert.equal(beat.live, false);
     assert.match((await fixture.store.inspect.incident(incident!))?.evidence ?? "", /killed itself/);
@@ -291,7 +291,7 @@ export function specifyWorkers(specify: Specify): void {
 
   specify("a last word that comes after the recovery is added to the incident", async (fixture) => {
     const worker = await fixture.worker("w");
-    const { incident } = await fixture.bury(worker);
+    const { incident } = await fixture.recoverAll(worker);
     await fixture.store.operate.noteDeath("w", "exited with SIGKILL");
     assert.match((await fixture.store.inspect.incident(incident!))?.evidence ?? "", /SIGKILL/);
   });
@@ -304,7 +304,7 @@ export function specifyWorkers(specify: Specify): void {
       const before = await fixture.worker("before");
       await fixture.store.operate.noteDeath("before", "killed by SIGKILL (pid 7)");
       const after = await fixture.worker("after");
-      const incidents = [await fixture.bury(before, { death }), await fixture.bury(after, { death })];
+      const incidents = [await fixture.recoverAll(before, { death }), await fixture.recoverAll(after, { death })];
       await fixture.store.operate.noteDeath("after", "killed by SIGKILL (pid 7)");
       for (const { incident } of incidents)
         assert.equal((await fixture.store.inspect.incident(incident!))?.evidence, "killed by SIGKILL (pid 7)");
@@ -320,7 +320,7 @@ export function specifyWorkers(specify: Specify): void {
     const worker = await fixture.worker("w");
     const evidence = "no heartbeat for 3000 ms";
     const death = { how: "silent", lastSeenAliveAt: null, detectedAt: fixture.clock.now(), evidence } as const;
-    const { incident } = await fixture.bury(worker, { death });
+    const { incident } = await fixture.recoverAll(worker, { death });
     for (let times = 0; times < 2; times++) await fixture.store.operate.noteDeath("w", "exited with code 1");
     assert.equal((await fixture.store.inspect.incident(incident!))?.evidence, `${evidence}; exited with code 1`);
   });

@@ -2,6 +2,8 @@
 import { stepChecksum } from "../../released-steps.ts";
 import { quotedSchema } from "../address.ts";
 import type { Migration } from "../migrate.ts";
+import { allKinds } from "./all-kinds.ts";
+import { attempts } from "./attempts.ts";
 import { batches } from "./batches.ts";
 import { collections } from "./collections.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
@@ -12,8 +14,10 @@ import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
 import { keys } from "./keys.ts";
 import { openGates } from "./open-gates.ts";
+import { plainJobs } from "./plain-jobs.ts";
 import { isolation, suspects } from "./isolation.ts";
 import { operations } from "./operations.ts";
+import { partPages } from "./part-pages.ts";
 import { reclaim, TICK_SECONDS } from "./reclaim.ts";
 import { losses, restore } from "./restore.ts";
 import { schedules } from "./schedules.ts";
@@ -58,6 +62,10 @@ export const MIGRATIONS: readonly Migration[] = [
   operations,
   openGates,
   traces,
+  allKinds,
+  attempts,
+  partPages,
+  plainJobs,
 ];
 
 /**

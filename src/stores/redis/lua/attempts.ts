@@ -100,11 +100,14 @@ ${SETTLEMENTS}
 return #settlements - #settled
 `;
 
-/** Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row, of all kinds within their rooms. */
+/**
+ * `ahead` is only given if all kinds allow it, and then their rooms are those of all slots. Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row,
+ * of all kinds within their rooms.
+ */
 export const TURN = /* lua */ `
 local id = arg()
 ${BY_OWNER}${SETTLEMENTS}
-local total, count, together, oldestFirst = num(), num(), optnum(), arg() == '1'
+local total, count, together, oldestFirst, ahead, aheadBound = num(), num(), optnum(), arg() == '1', num(), num()
 local w = W.own(id)
 if not w or w.state ~= 'live' then
   return {settled, {}, {}, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
@@ -129,18 +132,19 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local asked, resumesIn = Q.readRooms(total)
+local asked, resumesIn = Q.readRooms(total + ahead)
 if moreExpired then asked = {} end
-local woken, goesOn = K.admit(asked, total)
+local woken, goesOn = K.admit(total > 0 and asked or {}, total)
 woken = woken + (X.woken or 0)
 settleIndexes()
-local chosen, kinds = Q.ready(asked, total)
 local waiting = {}
 for _, one in ipairs(asked) do
-  local n, most = int(one.n), math.min(one.room, total)
+  local n, most = int(one.n), math.max(1, math.min(one.room, total))
   local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. n, 0, most - 1) or call('ZRANGE', T .. 'v:' .. n, 0, most - 1)
   for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
+if #waiting > 0 and (not together or count < together) then ahead = 0 end
+local chosen, kinds = Q.ready(asked, total, ahead)
 if #waiting > 0 then
   table.sort(waiting, function(a, b)
     if a.priority ~= b.priority then return a.priority > b.priority end
@@ -159,12 +163,12 @@ if #waiting > 0 then
   end
 end
 -- Of one kind, and all of them ready, they are in order, and no more than there is room for.
-if #asked > 1 or #waiting > 0 then chosen = Q.fitting(chosen, kinds, asked, total) end
+if #asked > 1 or #waiting > 0 then chosen = Q.fitting(chosen, kinds, asked, total, ahead) end
 local named, claimed, extras = {}, {}, {}
 if #chosen > 0 then
   -- What was enqueued by this very call is read like everything else.
   J.flush()
-  local c = Q.claim(w, chosen)
+  local c = Q.claim(w, chosen, aheadBound)
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
     local n, text = kinds[row] or asked[1].n, int(row)
@@ -191,7 +195,7 @@ if #chosen > 0 then
       end
       local timeout = kindOf(j.kind).timeout
       j.state, j.worker, j.epoch, j.fence, j.started = RUNNING, w.n, EPOCH, j.fence + 1, now
-      j.deadline = timeout and now + timeout or nil
+      j.deadline = timeout and now + timeout + aheadBound or nil
       J.put(j)
       extras[#extras + 1] = {#c.claimed / 5, d, steps, wait, J.suspect(j) and int(J.bound(j)) or ''}
       Q.note(c, w, n, row, j.id, int(j.fence), of.inputs[of.next] or '')

@@ -9,18 +9,15 @@
 //
 // bi, bk, bl, bw, bx, be and bf follow from the records of batches and of blocks (blocks.ts), as do the jobs in bb; a block without a job is only in bb.
 // A batch is bound to its script's size only by what the caller asks for at once, so every verb takes a bounded piece.
+import { AUDIT } from "./operations.ts";
 
-/** Of a batch: its record and the name of its kind. */
+import { GET_SHOWN, type GroupKeys, listing, showing } from "./groups.ts";
+
+const KEYS: GroupKeys = { record: "b:", numbers: "bi", all: "bl" };
+
 const SHOW_BATCH = /* lua */ `
 local OPEN, SEALED, ABORTING = '0', '1', '2'
-local function numberOf(id) return call('HGET', T .. 'bi', id) end
-local function show(n)
-  local flat = call('HGETALL', T .. 'b:' .. n)
-  if #flat == 0 then return nil end
-  flat[#flat + 1] = 'kindName'
-  flat[#flat + 1] = kindOf(tonumber(call('HGET', T .. 'b:' .. n, 'kind'))).name
-  return flat
-end
+${showing(KEYS)}
 `;
 
 const END = /* lua */ `
@@ -126,6 +123,8 @@ return SEALED
 export const ABORT_BATCH = /* lua */ `
 ${SHOW_BATCH}
 ${END}
+${AUDIT}
+local entry = readEntry()
 local n = numberOf(arg())
 if not n then return '' end
 local state = call('HGET', T .. 'b:' .. n, 'state')
@@ -134,6 +133,7 @@ wrote = true
 call('HSET', T .. 'b:' .. n, 'state', ABORTING, 'held', '0', 'tended', '-1', 'tending', 'cancel')
 touch(n)
 call('ZADD', T .. 'bx', n, n)
+audit(entry, 1)
 return ABORTING
 `;
 
@@ -221,6 +221,8 @@ return 1
 
 export const REOPEN_BATCH = /* lua */ `
 ${SHOW_BATCH}
+${AUDIT}
+local entry = readEntry()
 local id, round = arg(), arg()
 local follow = D.readAll()
 local unknown = D.undeclared(follow)
@@ -240,6 +242,7 @@ call('HSET', T .. 'b:' .. n, 'state', OPEN, 'round', int(tonumber(round) + 1), '
 call('HDEL', T .. 'b:' .. n, 'sealed', 'ended', 'fromAt', 'fromRows', 'toAt', 'toRows')
 call('ZREM', T .. 'be', n)
 D.enqueue(follow, nil)
+audit(entry, 1)
 return 1
 `;
 
@@ -308,37 +311,8 @@ return {gone, (more or call('EXISTS', T .. 'bd') == 1) and 1 or 0, #ended == ${2
 
 // ---- reads
 
-export const GET_BATCHES = /* lua */ `
-${SHOW_BATCH}
-local list = {}
-for i = 1, num() do
-  local n = numberOf(arg())
-  list[#list + 1] = n and show(n) or nil
-end
-return list
-`;
-
-/** The newest first, at most 500 looked at; says where it stopped, or nothing if that was all. */
-export const LIST_BATCHES = /* lua */ `
-${SHOW_BATCH}
-local before, after, kindName, state, createdAfter, limit = opt(), opt(), opt(), opt(), optnum(), num()
-if after then
-  before = numberOf(after)
-  if not before then return {{}, ''} end
-end
-local kind = kindName and kindNamed(kindName)
-if kindName and not kind then return {{}, ''} end
-local found = {}
-local numbers = call('ZREVRANGEBYSCORE', T .. 'bl', before and '(' .. before or '+inf', '-inf', 'LIMIT', 0, 500)
-for _, n in ipairs(numbers) do
-  local v = call('HMGET', T .. 'b:' .. n, 'kind', 'state', 'created')
-  if (not kind or v[1] == int(kind)) and (not state or v[2] == state) and (not createdAfter or tonumber(v[3]) > createdAfter) then
-    found[#found + 1] = show(n)
-    if #found == limit then return {found, n} end
-  end
-end
-return {found, #numbers == 500 and numbers[500] or ''}
-`;
+export const GET_BATCHES = SHOW_BATCH + GET_SHOWN;
+export const LIST_BATCHES = SHOW_BATCH + listing(KEYS);
 
 /** Of each block: its number, its failures, and if it ended as a whole its size, its marks, its state, its input and its error. */
 export const FAILED_BLOCKS = /* lua */ `

@@ -9,6 +9,14 @@
 // pm           parked messages by id           pz, pc:ID  their ids; those of a collection
 //
 // ni, nl, nd, nt and nc follow from the records, nb and ng from the parts, pz and pc from pm.
+import { AUDIT } from "./operations.ts";
+
+import { GET_SHOWN, type GroupKeys, listing, showing } from "./groups.ts";
+
+const KEYS: GroupKeys = { record: "n:", numbers: "ni", all: "nl" };
+const PARKED_TOO = /* lua */ `
+  flat[#flat + 1] = 'parked'
+  flat[#flat + 1] = int(call('SCARD', T .. 'pc:' .. v[2]))`;
 
 /** Ordinals of one page: a part costs its page 512 bytes at most, however high its ordinal is. */
 export const PAGE_ORDINALS = 4_096;
@@ -17,7 +25,7 @@ const COLLECTION = /* lua */ `
 local REQUESTED, COLLECTING, COMPLETE = 0, 1, 2
 local PAGE = ${PAGE_ORDINALS}
 local NAMES = {'requested', 'collecting', 'complete', 'notified', 'abandoned', 'cancelled'}
-local function numberOf(id) return call('HGET', T .. 'ni', id) end
+${showing(KEYS, PARKED_TOO)}
 local records = {}
 local function read(id)
   local r = records[id]
@@ -30,16 +38,6 @@ local function read(id)
   end
   records[id] = r
   return r
-end
-local function show(n)
-  local flat = call('HGETALL', T .. 'n:' .. n)
-  if #flat == 0 then return nil end
-  local v = call('HMGET', T .. 'n:' .. n, 'kind', 'id')
-  flat[#flat + 1] = 'kindName'
-  flat[#flat + 1] = kindOf(tonumber(v[1])).name
-  flat[#flat + 1] = 'parked'
-  flat[#flat + 1] = int(call('SCARD', T .. 'pc:' .. v[2]))
-  return flat
 end
 local function dueOf(r) return math.min(tonumber(r.active) + tonumber(r.idle), tonumber(r.created) + tonumber(r.total)) end
 local function isFull(r)
@@ -200,37 +198,8 @@ end
 return found
 `;
 
-export const GET_COLLECTIONS = /* lua */ `
-${COLLECTION}
-local list = {}
-for i = 1, num() do
-  local n = numberOf(arg())
-  list[#list + 1] = n and show(n) or nil
-end
-return list
-`;
-
-/** The newest first, at most 500 looked at; says where it stopped, or nothing if that was all. */
-export const LIST_COLLECTIONS = /* lua */ `
-${COLLECTION}
-local before, after, kindName, state, limit = opt(), opt(), opt(), opt(), num()
-if after then
-  before = numberOf(after)
-  if not before then return {{}, ''} end
-end
-local kind = kindName and kindNamed(kindName)
-if kindName and not kind then return {{}, ''} end
-local found = {}
-local numbers = call('ZREVRANGEBYSCORE', T .. 'nl', before and '(' .. before or '+inf', '-inf', 'LIMIT', 0, 500)
-for _, n in ipairs(numbers) do
-  local v = call('HMGET', T .. 'n:' .. n, 'kind', 'state')
-  if (not kind or v[1] == int(kind)) and (not state or v[2] == state) then
-    found[#found + 1] = show(n)
-    if #found == limit then return {found, n} end
-  end
-end
-return {found, #numbers == 500 and numbers[500] or ''}
-`;
+export const GET_COLLECTIONS = COLLECTION + GET_SHOWN;
+export const LIST_COLLECTIONS = COLLECTION + listing(KEYS);
 
 export const COUNT_COLLECTIONS = /* lua */ `
 local flat, list = call('HGETALL', T .. 'nc'), {}
@@ -330,6 +299,8 @@ return {int(now), ids}
 /** For \`complete\` the bits are counted: the sums only say when it is worth it. */
 export const STEP = /* lua */ `
 ${COLLECTION}
+${AUDIT}
+local entry = readEntry()
 local id, from, to, why, ifDue = arg(), arg(), num(), opt(), arg() == '1'
 local follow = D.readAll()
 local unknown = D.undeclared(follow)
@@ -353,6 +324,7 @@ if why then call('HSET', T .. 'n:' .. r.n, 'why', why) end
 call('ZREM', T .. 'nt', r.n)
 if to > COLLECTING then call('ZREM', T .. 'nd', r.n) end
 D.enqueue(follow, nil)
+audit(entry, 1)
 return 1
 `;
 
@@ -409,17 +381,21 @@ return {list, not collection and #ids == 500 and #list < limit and ids[500] or '
 `;
 
 export const UNPARK = /* lua */ `
+${AUDIT}
+local entry, gone = readEntry(), 0
 for i = 1, num() do
   local id = arg()
   local found = call('HGET', T .. 'pm', id)
   if found then
     wrote = true
+    gone = gone + 1
     local collection = cjson.decode(string.match(found, '^%d+ (.*)$')).collection
     call('HDEL', T .. 'pm', id)
     call('ZREM', T .. 'pz', id)
     if type(collection) == 'string' then call('SREM', T .. 'pc:' .. collection, id) end
   end
 end
+audit(entry, gone)
 return 1
 `;
 

@@ -2,7 +2,7 @@
 import { MAX_AUDIT } from "../../../job/audit.ts";
 
 /** Keeps what a person changed, if something was: in the same script. A bulk change adds to its entry with each chunk. */
-const AUDIT = /* lua */ `
+export const AUDIT = /* lua */ `
 local function readEntry()
   local id = opt()
   return id and {id = id, actor = arg(), action = arg(), target = arg(), reason = arg()} or nil
@@ -87,6 +87,7 @@ local function remove(j, own)
   end
   C.apply(j, changes[j.state], actor, nil)
   if j.d.sn then call('ZREM', T .. 'so:' .. j.d.sn, j.id) end
+  P.forgetReports(j)
   -- As long as its parent is unfinished, its record stays, without contents.
   if not P.isKept(j) then
     P.remove(j)
@@ -136,6 +137,8 @@ return retry(j, actor, changes)
 `;
 
 export const SIGNAL = /* lua */ `
+${AUDIT}
+local entry = readEntry()
 local id, name, payload, signal, most = arg(), arg(), arg(), arg(), num()
 local j = J.byId(id)
 if not j then return {'missing'} end
@@ -148,6 +151,7 @@ call('RPUSH', T .. 'sq:' .. row, signal)
 J.set(j, 'sg', '1')
 wrote = true
 X.wake(j)
+audit(entry, 1)
 return {'kept'}
 `;
 
@@ -213,6 +217,23 @@ return 1
 /** A job is deleted with all that belongs to it. */
 export const REMOVAL = /* lua */ `
 local P = {}
+-- An incident says that a job was in flight, and no more about one that a person removes. Its history names the incidents.
+function P.forgetReports(j)
+  local row = int(j.row)
+  for _, line in ipairs(call('LRANGE', T .. 'hi:' .. row, 0, -1)) do
+    local fields = {}
+    for field in string.gmatch(line .. '\\31', '([^\\31]*)\\31') do fields[#fields + 1] = field end
+    local listed = fields[8] ~= '' and T .. 'incj:' .. fields[8]
+    local kept = listed and call('HGET', listed, row)
+    if kept then
+      local note = cjson.decode(kept)
+      if note.jobId == j.id then
+        note.lastStep, note.error = cjson.null, cjson.null
+        call('HSET', listed, row, cjson.encode(note))
+      end
+    end
+  end
+end
 function P.remove(j)
   wrote = true
   local row = int(j.row)

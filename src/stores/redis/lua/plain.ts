@@ -341,34 +341,48 @@ function Q.readRooms(total)
   end
   return asked, resumesIn
 end
--- The ranks of ready jobs, and the kinds of their rows if several are asked for.
-function Q.ready(asked, total)
+-- Of many kinds the first jobs are compared, and no more kinds than jobs are read any further. Kinds that share a room count as one, so then all are read.
+function Q.earliest(asked, most)
+  local heads, shares = {}, false
+  for _, one in ipairs(asked) do
+    shares = shares or one.shares
+    local head = R.first(one.n, 1)[1]
+    if head then heads[#heads + 1] = {one, head} end
+  end
+  table.sort(heads, function(a, b) return a[2] < b[2] end)
+  local from = {}
+  for i = 1, shares and #heads or math.min(#heads, most) do from[i] = heads[i][1] end
+  return from
+end
+-- The ranks of ready jobs, and the kinds of their rows if several are asked for. With \`ahead\` all kinds allow it, and no room limits those.
+function Q.ready(asked, total, ahead)
   local ranks, kinds = {}, {}
-  for i, one in ipairs(asked) do
-    local found = R.first(one.n, math.min(one.room, total))
+  for i, one in ipairs(#asked > 8 and Q.earliest(asked, total + ahead) or asked) do
+    local found = R.first(one.n, ahead > 0 and total + ahead or math.min(one.room, total))
     if i == 1 then ranks = found else for _, rank in ipairs(found) do ranks[#ranks + 1] = rank end end
     if #asked > 1 then for _, rank in ipairs(found) do kinds[rank % RANKS] = one.n end end
   end
   return ranks, kinds
 end
--- Those of them that there is room for, in order.
-function Q.fitting(ranks, kinds, asked, total)
+-- Those of them that there is room for, in order, and then so many ahead.
+function Q.fitting(ranks, kinds, asked, total, ahead)
   local rooms, used, chosen = {}, {}, {}
   for _, one in ipairs(asked) do rooms[one.n] = {place = one.shares and 0 or one.n, room = one.room} end
   table.sort(ranks)
   for _, rank in ipairs(ranks) do
-    if #chosen == total then break end
+    if #chosen == total + ahead then break end
     local r = rooms[kinds[rank % RANKS] or asked[1].n]
-    if (used[r.place] or 0) < r.room then
+    if #chosen >= total then chosen[#chosen + 1] = rank
+    elseif (used[r.place] or 0) < r.room then
       used[r.place] = (used[r.place] or 0) + 1
       chosen[#chosen + 1] = rank
     end
   end
   return chosen
 end
--- A claim of these: their records and inputs, read with two commands for each page.
-function Q.claim(w, chosen)
-  local c = {pages = {}, order = {}, claimed = {}, named = {}, places = {}, fronts = {}, held = {}}
+-- A claim of these: their records and inputs, read with two commands for each page. \`bound\` is added to their deadlines.
+function Q.claim(w, chosen, bound)
+  local c = {bound = bound, pages = {}, order = {}, claimed = {}, named = {}, places = {}, fronts = {}, held = {}}
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
     local p, s = floor(row / 64), row % 64
@@ -401,8 +415,8 @@ function Q.note(c, w, n, row, id, fence, input)
     c.named[#c.named + 1] = {kind.name, kind.timeout and int(kind.timeout) or ''}
     place = #c.named
     c.places[n] = place
-    c.fronts[n] = struct.pack('>I4I6I6I5', w.n, EPOCH, now, kind.timeout and kind.timeout + 1 or 0)
-    local ends = kind.timeout and now + kind.timeout + kind.grace
+    c.fronts[n] = struct.pack('>I4I6I6I5', w.n, EPOCH, now, kind.timeout and kind.timeout + c.bound + 1 or 0)
+    local ends = kind.timeout and now + kind.timeout + c.bound + kind.grace
     if ends and (not c.earliest or ends < c.earliest) then c.earliest = ends end
   end
   R.count(n, 'rn', 1)
@@ -449,10 +463,10 @@ local FULL = {'!full'}
 local id, owner, epoch, count = arg(), arg(), num(), num()
 local first = at
 at = at + count * 4
-local total = num()
+local total, ahead, aheadBound = num(), num(), num()
 local w = W.own(id)
 if owner ~= '' and owner ~= id or not w or w.state ~= 'live' then return FULL end
-local asked, resumesIn = Q.readRooms(total)
+local asked, resumesIn = Q.readRooms(total + ahead)
 local next = resumesIn < math.huge and resumesIn or nil
 local others = {T .. 'fd', T .. 'stc', T .. 'kw', T .. 'fk', T .. 'cc:' .. int(w.n)}
 for _, one in ipairs(asked) do others[#others + 1] = T .. 'u:' .. int(one.n) end
@@ -466,9 +480,9 @@ if call('EXISTS', T .. 'zk', T .. 'kd', T .. 'xp') > 0 then
 end
 local ends = Q.ends(w, epoch, first, count)
 if #ends.others > 0 then return FULL end
-local ranks, kinds = Q.ready(asked, total)
-local chosen = #asked > 1 and Q.fitting(ranks, kinds, asked, total) or ranks
-local c = Q.claim(w, chosen)
+local ranks, kinds = Q.ready(asked, total, ahead)
+local chosen = #asked > 1 and Q.fitting(ranks, kinds, asked, total, ahead) or ranks
+local c = Q.claim(w, chosen, aheadBound)
 for _, of in ipairs(c.order) do
   for i = 1, #of.slots do if not of.records[i] or byte(of.records[i]) ~= QUEUED then return FULL end end
 end

@@ -269,8 +269,12 @@ function J.enter(j)
   J.set(j, 'ln', lane)
   J.put(j)
 end
+-- The job's own record still has the start and the worker of its latest attempt.
 function J.history(j, event, to, actor, epoch, attempt, incident, reason)
-  call('RPUSH', T .. 'hi:' .. int(j.row), concat({int(now), event, j.state, to, actor, int(epoch), int(attempt), incident or '', reason}, '\\31'))
+  local isLatest = attempt > 0 and attempt == j.fence
+  local started = isLatest and int(j.started) or ''
+  local owner = isLatest and j.worker > 0 and call('HGET', T .. 'wi', int(j.worker)) or ''
+  call('RPUSH', T .. 'hi:' .. int(j.row), concat({int(now), event, j.state, to, actor, int(epoch), int(attempt), incident or '', started, owner, reason}, '\\31'))
   wrote = true
 end
 function J.askToEnd(j, actor, request)

@@ -1,6 +1,8 @@
 // Lua: the scripts of schedules. sb, sv and sk are hashes of the bodies, versions and kinds by name; sd and sn are sorted sets of the names, by due time
 // and by name; so:NAME has the jobs of a schedule by occurrence. What a job was planned for is in its own record (sn, sa, su), and goes with it.
 
+import { AUDIT } from "./operations.ts";
+
 const ROW = /* lua */ `
 local function put(s)
   wrote = true
@@ -27,6 +29,8 @@ return {int(now), due, later[2] or ''}
 /** Everything is checked before anything is written: a script that fails half-way is not rolled back. */
 export const FIRE = /* lua */ `
 ${ROW}
+${AUDIT}
+local entry = readEntry()
 local firings, plans = {}, {}
 for i = 1, num() do
   firings[i] = read()
@@ -45,7 +49,7 @@ end
 local unknown = D.undeclared(taken)
 if unknown then return {'!kind', unknown} end
 for _, s in ipairs(firings) do if s.fires then put(s) end end
-local enqueued, answers, next = D.enqueue(taken, nil), {}, 0
+local enqueued, answers, next, created = D.enqueue(taken, nil), {}, 0, 0
 for i, s in ipairs(firings) do
   if not s.fires then answers[i] = 0
   else
@@ -54,6 +58,7 @@ for i, s in ipairs(firings) do
       local id = plan.draft.id
       own[k] = enqueued[next + k]
       if own[k] == '1' then
+        created = created + 1
         local j = J.get(J.rowOf(id))
         J.set(j, 'sn', s.name)
         J.set(j, 'sa', plan.at)
@@ -69,24 +74,31 @@ for i, s in ipairs(firings) do
     answers[i] = own
   end
 end
+audit(entry, created)
 return answers
 `;
 
 export const WRITE = /* lua */ `
 ${ROW}
+${AUDIT}
+local entry = readEntry()
 local s = read()
 if not isPresent(s) then return 0 end
 put(s)
+audit(entry, 1)
 return 1
 `;
 
 export const REMOVE = /* lua */ `
+${AUDIT}
+local entry = readEntry()
 local name, version = arg(), arg()
 local present = call('HGET', T .. 'sv', name)
 if not present or (version ~= '' and version ~= present) then return 0 end
 wrote = true
 for _, key in ipairs({'sb', 'sv', 'sk'}) do call('HDEL', T .. key, name) end
 for _, key in ipairs({'sd', 'sn'}) do call('ZREM', T .. key, name) end
+audit(entry, 1)
 return 1
 `;
 

@@ -120,6 +120,9 @@ function restoreCollections(db: DatabaseSync): void {
       bytes = (SELECT ifnull(sum(bytes), 0) FROM outlive_parts p WHERE p.collection = outlive_series.collection AND p.series = outlive_series.place);
     UPDATE outlive_collections SET touched = due_at IS NOT NULL AND NOT EXISTS
       (SELECT 1 FROM outlive_series s WHERE s.collection = outlive_collections.seq AND (s.expected IS NULL OR s.have < s.expected))`);
+  // Counted again as parts come: a page without a count is gone through.
+  if (db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'outlive_part_pages'").get() !== undefined)
+    db.exec("DELETE FROM outlive_part_pages");
   // A new collection must not get the number, and with it the parts, of one whose row is lost.
   db.exec(`DELETE FROM sqlite_sequence WHERE name = 'outlive_collections';
     INSERT INTO sqlite_sequence (name, seq) SELECT 'outlive_collections', ifnull((SELECT max(n) FROM (SELECT max(seq) AS n FROM outlive_collections

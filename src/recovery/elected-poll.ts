@@ -1,0 +1,50 @@
+// One process polls for all. A wake-up is sent after the commit that made work ready, so a process that is killed in between does not send it: the elected
+// process finds that work within a poll interval and wakes every worker. As long as its proofs arrive, idle workers poll seldom (worker/loop-state.ts);
+// when it dies or stands still its proofs end, and until another process is elected every worker polls for itself.
+import type { Clock } from "../job/time.ts";
+import type { WorkerRow } from "../stores/liveness.ts";
+import type { Store } from "../stores/port.ts";
+
+/** How often the elected process shows that it polls. Each message wakes a session of every worker, so it is seldom. */
+const PROOF_EVERY_MS = 4_000;
+
+export class ElectedPoll {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #everyMs: number;
+  #provedMono = Number.NEGATIVE_INFINITY;
+  /** As the latest poll found it; null: not known. */
+  changes: number | null = null;
+
+  constructor({ store, clock }: { readonly store: Store; readonly clock: Clock }, everyMs: number) {
+    this.#store = store;
+    this.#clock = clock;
+    this.#everyMs = everyMs;
+  }
+
+  /** Wakes everyone if workers of these may find something to do. A proof follows only a poll that succeeded. Returns in how many ms to poll again. */
+  async pass(workers: readonly WorkerRow[]): Promise<number> {
+    const { upkeep } = this.#store;
+    if (!upkeep.pending) return this.#everyMs;
+    const { now, nextInMs, changes = null } = await upkeep.pending(kindsOf(workers));
+    this.changes = changes;
+    if (now) this.#store.notify?.("wake");
+    const mono = this.#clock.mono();
+    if (mono - this.#provedMono >= PROOF_EVERY_MS) {
+      this.#provedMono = mono;
+      this.#store.notify?.("proof");
+    }
+    return Math.min(this.#everyMs, Math.max(1, nextInMs ?? this.#everyMs));
+  }
+
+  /** Another process was elected. If it is this one again, it proves that at once. */
+  rest(): void {
+    this.#provedMono = Number.NEGATIVE_INFINITY;
+    this.changes = null;
+  }
+}
+
+/** What workers that are at work run. */
+function kindsOf(workers: readonly WorkerRow[]): readonly string[] {
+  return [...new Set(workers.flatMap(({ state, kinds }) => (state === "live" ? kinds : [])))];
+}
