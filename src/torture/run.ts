@@ -269,8 +269,14 @@ export function cleanUpInEveryCase(): void {
     });
 }
 
+/** A step that fails is reported and keeps neither the others from being run nor the process from its exit code. */
 function cleanUp(): void {
-  for (let step = steps.pop(); step; step = steps.pop()) step();
+  for (let step = steps.pop(); step; step = steps.pop())
+    try {
+      step();
+    } catch (thrown) {
+      process.stderr.write(`Not cleaned up: ${thrown instanceof Error ? thrown.message : String(thrown)}\n`);
+    }
 }
 
 // Enqueues the jobs of a run and remembers every id whose enqueue resolved, with its input: the audit compares these
