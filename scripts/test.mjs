@@ -95,6 +95,6 @@ async function cleanUp() {
     rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
   } catch (thrown) {
     // A process that a test left behind may still write its compiled code there. That is no reason to fail the run.
-    process.stderr.write(`${folder} was not removed: ${thrown instanceof Error ? thrown.message : thrown}\n`);
+    process.stderr.write(`${folder} was not removed: ${thrown instanceof Error ? thrown.message : String(thrown)}\n`);
   }
 }
