@@ -94,7 +94,7 @@ async function cleanUp() {
   try {
     rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
   } catch (thrown) {
-    // A process that a test left behind may still write its compiled code there. That is no reason to fail the run.
+    // A process that a test left behind may still write its compiled code there. The run does not fail for that.
     process.stderr.write(`${folder} was not removed: ${thrown instanceof Error ? thrown.message : String(thrown)}\n`);
   }
 }
