@@ -6,7 +6,7 @@ import type { WorkerRow } from "../stores/liveness.ts";
 import type { Store } from "../stores/port.ts";
 
 /** How often the elected process shows that it polls. Each message wakes a session of every worker, so it is seldom. */
-const PROOF_EVERY_MS = 4_000;
+const PROOF_EVERY_MS = 8_000;
 
 export class ElectedPoll {
   readonly #store: Store;

@@ -65,9 +65,10 @@ const NEIGHBOURS = 8;
 const BLOCKED_MS = 1_000;
 /**
  * Where another process checks all locks, each worker still checks the processes of its own host, against rows at most
- * this old. Younger ones are read at the hint that a process has ended.
+ * this old. Younger ones are read at the hint that a process has ended. Longer than the checks of neighbours are apart,
+ * which read them, too.
  */
-const NEIGHBOURS_KNOWN_MS = 20_000;
+const NEIGHBOURS_KNOWN_MS = 30_000;
 /**
  * A watcher whose own heartbeat is older than this many intervals could not write. The silence of others proves nothing
  * then.

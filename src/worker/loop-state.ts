@@ -79,8 +79,8 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
 
 /** How often an idle worker polls that need not. */
 const SELDOM_MS = 10_000;
-/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 4 s (recovery/elected-poll.ts). */
-const PROVED_MS = 10_000;
+/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 8 s (recovery/elected-poll.ts). */
+const PROVED_MS = 20_000;
 
 export class PollPace {
   readonly #clock: Clock;

@@ -636,7 +636,9 @@ test("the last worker in the ring polls for all: it wakes them for what waits, a
   assert.deepEqual([of("proof").length, of("wake").length], [1, 0]);
   state.now = true;
   await clock.advance(2_000);
-  assert.deepEqual([of("proof").length, of("wake").length], [2, 2]);
+  assert.deepEqual([of("proof").length, of("wake").length], [1, 2]);
+  await clock.advance(3_000);
+  assert.deepEqual([of("proof").length, of("wake").length], [2, 5]);
 });
 
 test("a worker that is not the last in the ring polls for none, and does as soon as those after it have ended", async () => {
