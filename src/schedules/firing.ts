@@ -289,7 +289,8 @@ export class ScheduleFiring {
       // One that is paused counts, too: when it goes on, a wake-up says so.
       this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
       this.#isAnyKnown ||= inMs !== null;
-      if (!this.#stopped) this.#listen(this.#isAnyKnown);
+      // Where no wake-up is lost, no process reads often.
+      if (!this.#stopped) this.#listen(this.#isAnyKnown || this.#deps.store.wakesSurely === true);
     } catch (thrown) {
       // The worker says so, and stops.
       if (whyStoreReplaced(thrown) !== null) this.#stopped = true;

@@ -674,6 +674,46 @@ test("where a server elects one process, that one polls for all, as soon as some
   assert.deepEqual([told, of("pending").length], [["elected true", "elected false"], after]);
 });
 
+test("where no wake-up is lost, the elected process polls less and less often while nothing is written, and soon again after a wake-up", async () => {
+  const state = { changes: 1 };
+  const { maintenance, clock, of } = keep({
+    workers: [],
+    liveness: { leads: () => Promise.resolve(true) },
+    store: { wakesSurely: true },
+    pending: () => ({ now: false, nextInMs: null, changes: state.changes, isQuiet: true }),
+  });
+  maintenance.start();
+  await clock.advance(120_000);
+  const rested = of("pending").length;
+  assert.ok(rested >= 6 && rested <= 11, `${rested} polls in two minutes`);
+  await clock.advance(2_000);
+  const before = of("pending").length;
+  maintenance.heard("wake");
+  await clock.advance(1_100);
+  assert.equal(of("pending").length, before + 1, "one second after the wake-up");
+  state.changes = 2;
+  await clock.advance(2_100);
+  assert.equal(of("pending").length, before + 2, "two seconds later");
+  await clock.advance(1_000);
+  assert.equal(of("pending").length, before + 3, "and a second after a poll that found a change");
+});
+
+test("a lone worker whose store announces who comes reads the workers again when it does", async () => {
+  const { maintenance, clock, queries } = keep({
+    workers: [],
+    liveness: { leads: () => Promise.resolve(true) },
+    store: { wakesSurely: true },
+    pending: () => ({ now: false, nextInMs: null, changes: 1, isQuiet: true }),
+  });
+  maintenance.start();
+  await clock.advance(60_000);
+  const before = queries.length;
+  assert.ok(before <= 10, `${before} reads in a minute`);
+  maintenance.heard("fleet");
+  await clock.advance(300);
+  assert.equal(queries.length, before + 1);
+});
+
 test("a poll that fails is reported, and proves nothing", async () => {
   const { maintenance, clock, of, events } = keep({
     workers: [],
