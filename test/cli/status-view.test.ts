@@ -64,6 +64,7 @@ function aSurvey(given: Partial<Survey> = {}): Survey {
     failing: new Map(),
     lastQuarantinedAt: null,
     corruptCount: 0,
+    schedules: { undeclared: [], differingZoneData: [] },
     ...given,
   };
 }
@@ -270,8 +271,21 @@ test("what needs a person, and what does not", () => {
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
-  assert.deepEqual(codes(aSurvey({ kinds: [], workers: live, undeclared: ["nightly"] })), ["schedules-undeclared"]);
-  assert.deepEqual(codes(aSurvey({ kinds: [], undeclared: ["nightly"] })), [], "no worker is there to declare any");
+  const schedules = {
+    undeclared: ["nightly"],
+    differingZoneData: [
+      { version: "2025b", workers: ["a", "b", "c"] },
+      { version: "2026a", workers: ["d"] },
+    ],
+  };
+  const review = aSurvey({ kinds: [], workers: live, schedules });
+  assert.deepEqual(codes(review), ["schedules-undeclared", "time-zones-differ"]);
+  assert.match(text(review), /1 schedule is declared by no live worker: nightly\./);
+  assert.match(
+    text(review),
+    /different time-zone data, and may disagree about when schedules are due: 2025b on a and 2 more; 2026a on d\./,
+  );
+  assert.deepEqual(codes(aSurvey({ kinds: [], schedules })), [], "no worker is there to declare any");
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { delayed: 1 })] })), []);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
     "too-old!",
