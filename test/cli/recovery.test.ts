@@ -126,7 +126,7 @@ held       1 job
 JOB     KIND  LAST STEP  DECISION              RUNNING AGAIN
 slow-1  slow  -          runs again (crash 1)        not yet
 
-outlive job slow-1
+Next: outlive job slow-1
 `,
   );
   assert.equal(
