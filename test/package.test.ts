@@ -213,6 +213,21 @@ test("the package holds the built files and the documents, and no test or source
   assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
 });
 
+test("README of the package links to nothing that is not there: every link and picture names the repository of package.json", async () => {
+  const readme = await readFile(join(project, "node_modules/outlive/README.md"), "utf8");
+  const targets = [...readme.matchAll(/\]\(([^)]+)\)/g)].map(([, target]) => target!);
+  assert.ok(targets.length > 20);
+  assert.deepEqual(
+    targets.filter((target) => !/^https:\/\//.test(target)),
+    [],
+  );
+  const place = manifest.homepage.replace(/#readme$/, "");
+  assert.ok(readme.includes(`](${place}/blob/HEAD/docs/getting-started.md)`));
+  assert.ok(readme.includes(`](${place.replace("github.com", "raw.githubusercontent.com")}/HEAD/docs/demo.svg)`));
+  const repositorys = await readFile(new URL("../README.md", import.meta.url), "utf8");
+  assert.ok(repositorys.includes("](docs/demo.svg)"), "the repository's own stays as it is");
+});
+
 // One file per source file, with the documents, was 868 KB. As entries and chunks with short names of locals it was 711, without the documents,
 // which are in the repository, 617, without comments that no editor shows and the comments of SQL and Lua 596. Changes by hand, collections on Redis,
 // middleware and tracing brought it to 640: the 600 that were asked for were for less.
