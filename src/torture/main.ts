@@ -6,7 +6,6 @@ import type { Fleet } from "./fleet.ts";
 import { cleanUpInEveryCase, type Outcome, run, type Timed } from "./run.ts";
 import { scratchStore } from "./scratch-store.ts";
 import { HEARTBEAT, LEASE } from "./tables.ts";
-import { counted } from "../job/text.ts";
 
 export interface TortureOptions {
   /** The address of the user's store; the scratch store is created next to it. */
@@ -153,7 +152,9 @@ function text({
     `         the same when all were killed at once, with the start of a process ${timedRange(resumeMs.nobodyLeft)}`,
     ...NOT_RUN.map((what) => `not run: ${what}`),
     ...violations.slice(0, MAX_PRINTED).map((sentence) => `violation: ${sentence}`),
-    violations.length === 0 ? "Every promise held." : `${counted(violations.length, "thing")} went wrong.`,
+    violations.length === 0
+      ? "Every promise held."
+      : `${violations.length} ${violations.length === 1 ? "thing" : "things"} went wrong.`,
   ].join("\n");
 }
 
