@@ -138,9 +138,6 @@ Next: outlive job slow-1
 Started: T
 Duration: 0.0s
 
-Integrity Check: NOT CHECKED
-WAL Checkpointed: 0 frames
-
 Orphaned Jobs Found: 1
   - slow-1: retry (attempt 1/3)
 
