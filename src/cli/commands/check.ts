@@ -8,7 +8,7 @@ import { humanMs } from "../../job/time.ts";
 import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
-import { ExitCode, type Terminal } from "../terminal.ts";
+import { ExitCode, type Terminal, wrap } from "../terminal.ts";
 import { bytes, count, oneLine, stamp, thousands } from "../words.ts";
 
 export const checkCommand: Register = (program, run) => {
@@ -58,7 +58,11 @@ export const checkCommand: Register = (program, run) => {
           return [
             terminal.table(["setting", "value", "from"], rows),
             "",
-            ...findings.map(({ level, text }) => `${terminal.style(colour[level], level.padEnd(7))}  ${text}`),
+            ...findings.flatMap(({ level, text }) =>
+              wrap(text, terminal.isTty ? terminal.columns - 10 : Number.POSITIVE_INFINITY).map(
+                (line, n) => `${n === 0 ? terminal.style(colour[level], level.padEnd(7)) : " ".repeat(7)}  ${line}`,
+              ),
+            ),
           ].join("\n");
         });
         return ok ? ExitCode.ok : ExitCode.failure;
@@ -102,7 +106,7 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
 function describeStore(detail: Readonly<Record<string, unknown>>): string {
   if ("bytes" in detail) return `${bytes(Number(detail["bytes"]))}, durability ${String(detail["durability"])}`;
   if ("schema" in detail) return `schema ${String(detail["schema"])}`;
-  return `run ${String(detail["runs"])} of its server, ${String(detail["operations"])} operations`;
+  return `run ${String(detail["runs"])} of its server, ${count(Number(detail["operations"]), "operation")}`;
 }
 
 /** Stores, reads and deletes a small blob; with --read-only nothing. */

@@ -144,9 +144,12 @@ function storeLine({ store }: Status, pen: Pen): string {
   const [place, ...known] = storeFacts(store.detail);
   const facts = known.join(", ");
   const label = `store ${store.ok ? (store.blockedBy ? "blocked" : "ok") : "not ok"}  `;
-  const room = pen.isTty ? Math.max(12, pen.columns - 1 - label.length - 2 - facts.length) : Number.POSITIVE_INFINITY;
+  // Only a path can be cut: a server's name is short.
+  const isPath = store.detail["path"] !== undefined && pen.isTty;
+  const room = isPath ? Math.max(12, pen.columns - 1 - label.length - 2 - facts.length) : Number.POSITIVE_INFINITY;
   const where = cutFront(oneLine(place), room);
-  return `store ${health}  ${pen.style("dim", [where, facts].filter((text) => text !== "").join("  "))}`;
+  const line = [where, facts].filter((text) => text !== "").join("  ");
+  return `store ${health}  ${pen.style("dim", pen.isTty ? cut(line, pen.columns - 1 - label.length) : line)}`;
 }
 
 /** Where it is or what it is, and what is worth a glance. */
