@@ -59,7 +59,13 @@ export {
   type ScheduleOptions,
   type Scheduling,
 } from "./schedules/declaration.ts";
-export type { PreviewedOccurrence, ScheduleClient, ScheduleInfo, SchedulePauseOptions } from "./schedules/schedules.ts";
+export type {
+  PreviewedOccurrence,
+  ScheduleClient,
+  ScheduleInfo,
+  SchedulePauseOptions,
+  SchedulesReview,
+} from "./schedules/schedules.ts";
 export type { AuditAction, AuditRecord, By } from "./job/audit.ts";
 export type { Duration } from "./job/time.ts";
 export type { JobToEnqueue } from "./job/around.ts";

@@ -213,6 +213,68 @@ test("the package holds the built files and the documents, and no test or source
   assert.ok(packedFiles.includes("dist/index.js") && packedFiles.includes("LICENSE"));
 });
 
+/** A Node without SQLite and zstd that calls itself 20: what an older one does with the package, on any machine. */
+const AS_OLD_NODE = `data:text/javascript,${encodeURIComponent(`
+import { registerHooks, syncBuiltinESMExports } from "node:module";
+import zlib from "node:zlib";
+Object.defineProperty(process, "versions", { value: { ...process.versions, node: "20.20.2" } });
+const builtin = process.getBuiltinModule;
+process.getBuiltinModule = (name) => (name === "node:sqlite" ? undefined : builtin(name));
+for (const name of ["zstdDecompress", "createZstdDecompress"]) delete zlib[name];
+syncBuiltinESMExports();
+registerHooks({
+  resolve: (name, context, next) => {
+    if (name === "node:sqlite") throw new Error("No such built-in module: node:sqlite");
+    return next(name, context);
+  },
+});
+`)}`;
+
+test("on an older Node every entry loads, and open and connect say which Node is needed", async (t) => {
+  const entries = Object.keys(manifest.exports)
+    .filter((path) => path !== "./package.json")
+    .map((path) => `outlive${path.slice(1)}`);
+  const program = `
+    for (const entry of ${JSON.stringify(entries)}) await import(entry);
+    const { open } = await import("outlive");
+    const { connect } = await import("outlive/client");
+    for (const call of [open, connect])
+      await call("sqlite:./old.db").catch((error) => console.log(error.name, error.code, error.message));`;
+  await writeFile(join(project, "old.mjs"), program);
+  const found = await run("/usr/bin/env", ["node", "--version"], {
+    env: { ...environment(), PATH: SYSTEM_PATH },
+  }).catch(() => ({ stdout: "" }));
+  const real = /^v2[0-3]\./.test(found.stdout) ? [["/usr/bin/env", ["node"]] as const] : [];
+  t.diagnostic(`as an old Node, and ${real.length === 0 ? "no" : found.stdout.trim()} real one`);
+  for (const [node, options] of [[process.execPath, ["--import", AS_OLD_NODE]] as const, ...real]) {
+    const env = { ...environment(), PATH: SYSTEM_PATH };
+    const { stdout } = await run(node, [...options, "old.mjs"], { cwd: project, env });
+    const line =
+      /^OutliveError STORE_UNUSABLE Outlive needs Node 24\.16 or newer, and this is Node 2\d\.[\d.]+\. Install a newer Node\. Nothing was opened\.$/;
+    const lines = stdout.trimEnd().split("\n");
+    assert.equal(lines.length, 2, stdout);
+    for (const one of lines) assert.match(one, line);
+  }
+});
+
+/** Without the Node of node_modules. */
+const SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin";
+
+test("README of the package links to nothing that is not there: every link and picture names the repository of package.json", async () => {
+  const readme = await readFile(join(project, "node_modules/outlive/README.md"), "utf8");
+  const targets = [...readme.matchAll(/\]\(([^)]+)\)/g)].map(([, target]) => target!);
+  assert.ok(targets.length > 20);
+  assert.deepEqual(
+    targets.filter((target) => !target.startsWith("https://")),
+    [],
+  );
+  const place = manifest.homepage.replace(/#readme$/, "");
+  assert.ok(readme.includes(`](${place}/blob/HEAD/docs/getting-started.md)`));
+  assert.ok(readme.includes(`](${place.replace("github.com", "raw.githubusercontent.com")}/HEAD/docs/demo.svg)`));
+  const repositorys = await readFile(new URL("../README.md", import.meta.url), "utf8");
+  assert.ok(repositorys.includes("](docs/demo.svg)"), "the repository's own stays as it is");
+});
+
 // One file per source file, with the documents, was 868 KB. As entries and chunks with short names of locals it was 711, without the documents,
 // which are in the repository, 617, without comments that no editor shows and the comments of SQL and Lua 596. Changes by hand, collections on Redis,
 // middleware and tracing brought it to 640: the 600 that were asked for were for less.

@@ -1,5 +1,5 @@
 // What programs do with batches: submit, append, seal, watch, abort, retry. No thread and no timer: any process may use it, and none has to stay.
-import type { AuditEntry } from "../job/audit.ts";
+import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/audit.ts";
 import {
   type BatchRow,
   type BatchState,
@@ -16,12 +16,12 @@ import type { Emitter } from "../job/events.ts";
 import type { Json } from "../job/json.ts";
 import { batchDraft, type Submitted, type SubmittedWith } from "../job/submit.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
-import type { Batches, BatchFilter, FailedBlock } from "../stores/batches.ts";
+import type { Batches, BatchFilter, FailedBlock, OpenedBatch } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
 import { notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
-export interface SubmitOptions<Context = Json> extends SubmittedWith<Context> {
+export interface SubmitOptions<Context = Json> extends SubmittedWith<Context>, By {
   /** Keeps the rows back until the batch is sealed. Default false. */
   readonly hold?: boolean;
   /** Hears how many rows are in the store, now and then. Default: none. */
@@ -99,7 +99,7 @@ export class BatchClient {
   }
 
   async submit(contract: AnyBatch, rows: RowsOf<unknown>, options: SubmitOptions<unknown>): Promise<Submitted> {
-    const { batch, created } = await this.#open(contract, options);
+    const { batch, created, entry } = await this.#open(contract, options);
     const { id, key } = batch;
     if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
     const submission = new Submission(this.#batches, batch, contract, {
@@ -115,7 +115,8 @@ export class BatchClient {
       if (key === null || !["sealed", "completed"].includes(submission.refused)) throw thrown;
       added = submission.added;
     }
-    if (submission.refused === null) await this.seal(id);
+    // Of a batch that was there the opening is another's; this one completes it.
+    if (submission.refused === null) await this.seal(id, created ? undefined : entry);
     // Counted by the batch: another submission with the same key may have added some of them.
     const [now = batch] = await this.#batches.get([id]);
     return { id, rows: totalOf(now), alreadyThere: totalOf(now) - added, created };
@@ -141,8 +142,20 @@ export class BatchClient {
     return new OpenBatch(this, contract, batch.id);
   }
 
-  async #open(contract: AnyBatch, options: SubmitOptions<unknown>): ReturnType<Batches["open"]> {
-    return this.#batches.open(await batchDraft(contract, options, this.#newId));
+  /** A submission is audited if it says who makes it. */
+  async #open(
+    contract: AnyBatch,
+    options: SubmitOptions<unknown>,
+  ): Promise<OpenedBatch & { readonly entry: AuditEntry | undefined }> {
+    const draft = await batchDraft(contract, options, this.#newId);
+    const entry = this.#entry("submit", draft.id, options);
+    const opened = await this.#batches.open(draft, entry);
+    return { ...opened, entry: entry && { ...entry, target: targetOf(opened.batch.id) } };
+  }
+
+  #entry(action: AuditAction, id: string, by: By | undefined): AuditEntry | undefined {
+    if (by === undefined || (by.actor === undefined && by.reason === undefined)) return undefined;
+    return auditEntry(this.#newId(), action, targetOf(id), by);
   }
 
   async append(contract: AnyBatch, id: string, rows: RowsOf<unknown>): Promise<{ readonly rows: number }> {
@@ -152,9 +165,10 @@ export class BatchClient {
   }
 
   /** Nothing more can be appended. An empty batch ends here. */
-  async seal(id: string): Promise<void> {
+  async seal(id: string, by?: AuditEntry | By): Promise<void> {
     const [batch] = await this.#batches.get([id]);
-    const state = batch ? await this.#batches.seal(id, FIRST_ROUND) : "missing";
+    const entry = by !== undefined && "action" in by ? by : this.#entry("seal", id, by);
+    const state = batch ? await this.#batches.seal(id, FIRST_ROUND, entry) : "missing";
     if (state === "missing") throw notOpen(id, state);
     if (batch!.held) while (await this.#batches.tend(1_000));
     await endBatches(this.#batches, this.#events, [id]);
@@ -207,6 +221,10 @@ export class BatchClient {
   }
 }
 
+function targetOf(batch: string): string {
+  return `batch ${batch}`;
+}
+
 /** A batch to which rows are appended until it is sealed. */
 export class OpenBatch<In = unknown> {
   /** The batch's id. */
@@ -225,9 +243,9 @@ export class OpenBatch<In = unknown> {
     return this.#client.append(this.#contract, this.id, rows);
   }
 
-  /** Nothing more can be appended; a batch that was held begins to run. */
-  seal(): Promise<void> {
-    return this.#client.seal(this.id);
+  /** Nothing more can be appended; a batch that was held begins to run. With an actor or a reason it is in the audit. */
+  seal(by?: By): Promise<void> {
+    return this.#client.seal(this.id, by);
   }
 }
 

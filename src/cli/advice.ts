@@ -4,6 +4,7 @@ import type { Engine } from "../engine/engine.ts";
 import { shellWord } from "../job/text.ts";
 import { humanMs } from "../job/time.ts";
 import type { IncidentSummary } from "../recovery/incident.ts";
+import type { SchedulesReview } from "../index.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type Deaths, type KnownWorker, knownWorker, works } from "./lookup.ts";
 import { count, thousands } from "./words.ts";
@@ -23,7 +24,8 @@ interface Advice {
     | "failing"
     | "dead"
     | "paused"
-    | "schedules-undeclared";
+    | "schedules-undeclared"
+    | "time-zones-differ";
   /** Sets the exit code of `status --check`. */
   readonly needsPerson: boolean;
   /** The kinds it is about; empty: it is about none in particular. */
@@ -51,7 +53,7 @@ function advise(found: Surveyed, maxAgeMs: number): Advice[] {
     ...ofFailing(found.kinds),
     ...ofDead(found.kinds),
     ...ofPaused(found.kinds),
-    ...ofUndeclared(found.workers.some(works) ? (found.undeclared ?? []) : []),
+    ...(found.workers.some(works) ? [...ofUndeclared(found.schedules), ...ofZoneData(found.schedules)] : []),
   ];
   return [...advice.filter(({ needsPerson }) => needsPerson), ...advice.filter(({ needsPerson }) => !needsPerson)];
 }
@@ -218,17 +220,33 @@ function ofPaused(all: readonly KindStatus[]): Advice[] {
 }
 
 /** While no worker is there, no schedule is declared: that says nothing of a deploy. */
-function ofUndeclared(names: readonly string[]): Advice[] {
+function ofUndeclared({ undeclared: names }: SchedulesReview): Advice[] {
   if (names.length === 0) return [];
   const named = names.slice(0, MAX_NAMED).join(", ");
-  const more = names.length > MAX_NAMED ? ` and ${count(names.length - MAX_NAMED, "more", "more")}` : "";
   return [
     say({
       code: "schedules-undeclared",
-      text: `${count(names.length, "schedule is", "schedules are")} declared by no live worker: ${named}${more}.`,
+      text: `${count(names.length, "schedule is", "schedules are")} declared by no live worker: ${named}${andMore(names.length - MAX_NAMED)}.`,
       next: "outlive schedules prune --dry-run",
     }),
   ];
+}
+
+/** They may disagree about when a schedule is due. */
+function ofZoneData({ differingZoneData: versions }: SchedulesReview): Advice[] {
+  if (versions.length === 0) return [];
+  const named = versions.map(({ version, workers }) => `${version} on ${workers[0]}${andMore(workers.length - 1)}`);
+  return [
+    say({
+      code: "time-zones-differ",
+      text: `Workers have different time-zone data, and may disagree about when schedules are due: ${named.join("; ")}.`,
+      next: "Run the same version of Node on all of them: it contains the data.",
+    }),
+  ];
+}
+
+function andMore(more: number): string {
+  return more > 0 ? ` and ${count(more, "more", "more")}` : "";
 }
 
 function namesOf(kinds: readonly KindStatus[]): string[] {
@@ -264,8 +282,7 @@ export interface Survey {
   readonly lastQuarantinedAt: number | null;
   /** How many of them are there because what is stored of them is damaged. */
   readonly corruptCount: number;
-  /** Schedules that no live worker declares. Omitted: none. */
-  readonly undeclared?: readonly string[];
+  readonly schedules: SchedulesReview;
 }
 
 /** Queued jobs of one kind whose last attempt failed or took too long, among the newest that were looked at. */
@@ -297,6 +314,7 @@ export interface Status {
 }
 
 const MAX_INCIDENTS = 5;
+const NOTHING_TO_REVIEW: SchedulesReview = { undeclared: [], differingZoneData: [] };
 /** At most so many of the newest queued jobs are checked for whether they failed before, so that the screen comes at once. */
 const MAX_QUEUED = 1_000;
 /** At most so many of the newest quarantined jobs are checked. More than that need a person anyway. */
@@ -318,7 +336,7 @@ export async function survey(engine: Engine, now: () => number): Promise<Survey>
     failing: await failures(engine, health.kinds),
     ...(await quarantine(engine, health.kinds)),
     // A damaged table of schedules must not hide the rest.
-    undeclared: await engine.schedules.undeclared().catch(() => []),
+    schedules: await engine.schedules.review().catch(() => NOTHING_TO_REVIEW),
   };
 }
 

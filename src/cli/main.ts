@@ -74,7 +74,8 @@ export async function main(
     .option("--store <url>", 'the store, for instance "sqlite:./jobs.db"; wins over file and environment')
     .option("--read-only", "read only, also from a damaged store: shows everything that can be read, changes nothing")
     .showSuggestionAfterError()
-    .configureHelp({ showGlobalOptions: true })
+    // Also a narrow column of descriptions is wrapped: in a line that the terminal breaks, words are cut.
+    .configureHelp({ showGlobalOptions: true, minWidthToWrap: 20 })
     .exitOverride()
     .configureOutput({
       writeOut: (text) => void streams.stdout.write(text),

@@ -102,6 +102,8 @@ export interface Column {
   readonly align?: "right";
   /** On a narrow terminal the column may be cut to this many characters. */
   readonly shrinkTo?: number;
+  /** Of the last column: what does not fit goes on in the next line, so nothing is cut. */
+  readonly wraps?: true;
 }
 
 const GAP = 2;
@@ -121,7 +123,17 @@ export function grid(pen: Pen, columns: readonly Column[], rows: readonly (reado
       })
       .join(" ".repeat(GAP))
       .trimEnd();
-  return [line(columns.map(({ title }): Cell => ({ text: title, ink: "dim" }))), ...rows.map(line)];
+  const head = line(columns.map(({ title }): Cell => ({ text: title, ink: "dim" })));
+  const last = columns.length - 1;
+  if (!pen.isTty || !columns[last]!.wraps) return [head, ...rows.map(line)];
+  const before = columns.slice(0, last).map((): Cell => "");
+  return [
+    head,
+    ...rows.flatMap((row) => {
+      const [first = "", ...more] = wrap(textOf(row[last] ?? ""), widths[last]!);
+      return [line([...row.slice(0, last), first]), ...more.map((text) => line([...before, text]))];
+    }),
+  ];
 }
 
 /** Narrows the widest shrinkable column until the line fits or no column can shrink further. */
@@ -137,17 +149,23 @@ function shrink(columns: readonly Column[], widths: number[], width: number): vo
   }
 }
 
-/** Broken at spaces, so that a command is cut nowhere; a longer word has a line of its own. */
+/** Broken at spaces, so that a command is cut nowhere; a longer word is broken where the line ends. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   let line = "";
-  for (const word of text.split(" ")) {
+  for (const word of text.split(" ").flatMap((one) => pieces(one, width))) {
     if (line !== "" && widthOf(line) + 1 + widthOf(word) > width) {
       lines.push(line);
       line = word;
     } else line = line === "" ? word : `${line} ${word}`;
   }
   return [...lines, line];
+}
+
+/** Only what is plain ASCII is broken: how wide other characters are is not known here. */
+function pieces(word: string, width: number): string[] {
+  if (word.length <= width || !/^[ -~]*$/.test(word)) return [word];
+  return Array.from({ length: Math.ceil(word.length / width) }, (_, i) => word.slice(i * width, (i + 1) * width));
 }
 
 function textOf(cell: Cell): string {

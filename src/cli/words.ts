@@ -46,6 +46,16 @@ export function cut(text: string, width: number): string {
   return `${kept}…`;
 }
 
+/** As `cut`, at the beginning: of a path the end says more. */
+export function cutFront(text: string, width: number): string {
+  if (widthOf(text) <= width) return text;
+  const segments = [...GRAPHEMES.segment(text)].map(({ segment }) => segment);
+  let left = width - 1;
+  let from = segments.length;
+  while (from > 0 && (left -= columnsOf(segments[from - 1]!)) >= 0) from--;
+  return `…${segments.slice(from).join("")}`;
+}
+
 /** How many terminal columns a text without control characters takes. */
 export function widthOf(text: string): number {
   if (/^[ -~]*$/.test(text)) return text.length;

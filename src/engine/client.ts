@@ -45,7 +45,7 @@ import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
-import { type ClientStore, storeAt } from "../stores/registry.ts";
+import { assertNode, type ClientStore, storeAt } from "../stores/registry.ts";
 import {
   type AwaitedJob,
   awaitedJob,
@@ -96,6 +96,19 @@ export interface EnqueueManyOptions<In> {
   readonly each?: (input: In, index: number) => EnqueueOptions;
   /** Hears each durable batch, for progress or to collect ids. */
   readonly onBatch?: (batch: readonly Enqueued[]) => void;
+}
+
+/** What belongs to each job is easily given for all. */
+function assertManyOptions(kind: string, options: object): void {
+  const known: readonly (keyof EnqueueManyOptions<unknown>)[] = ["each", "onBatch"];
+  const wrong = Object.keys(options).find((name) => !(known as readonly string[]).includes(name));
+  if (wrong === undefined) return;
+  throw new OutliveError(
+    ErrorCode.optionInvalid,
+    `${wrong} is not an option of enqueueMany. No job of ${kind} was enqueued.`,
+    `Options of the jobs come from \`each\`: { each: (input) => ({ ${wrong}: ... }) }. The others are ${known.join(" and ")}.`,
+    { kind, option: wrong },
+  );
 }
 
 /** How many jobs of `enqueueMany` share one transaction, unless the store says otherwise. */
@@ -188,6 +201,7 @@ export class Client {
     inputs: Iterable<In> | AsyncIterable<In>,
     options: EnqueueManyOptions<In> = {},
   ): Promise<{ readonly count: number; readonly created: number }> {
+    assertManyOptions(job?.name, options);
     const most = this.store.bulk ?? BATCH;
     let index = 0;
     let count = 0;
@@ -820,6 +834,7 @@ function assertLimit(limit: number): void {
  * PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
  */
 export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
+  assertNode();
   const { store: url, options } = resolveCall(where, given);
   const settings = engineSettings(options, storeAt(url).name);
   const jobs = options.jobs ?? [];

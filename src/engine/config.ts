@@ -372,7 +372,10 @@ async function readYaml(file: string, name: string): Promise<readonly Leaf[]> {
   const document = parseDocument(readFileSync(file, "utf8"), { lineCounter: lines });
   const [error] = document.errors;
   if (error)
-    throw unusable(`${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]}`, "Correct the YAML.");
+    throw unusable(
+      `${name}:${error.linePos?.[0].line ?? 1}: ${error.message.split("\n")[0]!.replace(/ at line \d+, column \d+:$/, "")}.`,
+      "Correct the YAML.",
+    );
   const leaves: Leaf[] = [];
   const walk = (node: unknown, key: string): void => {
     if (isMap(node) && !mayBeObject(key)) {
@@ -396,7 +399,9 @@ async function readModule(file: string, name: string): Promise<readonly Leaf[]> 
     throw new OutliveError(
       ErrorCode.optionInvalid,
       `${name}${lineIn(file, cause)} can't be loaded: ${(cause as Error).message.replace(/\.$/, "")}.`,
-      "Correct the file; `node --check` may say more.",
+      cause instanceof SyntaxError
+        ? "Correct the file."
+        : "It threw this when it was loaded. Correct it, or set what it needs.",
       { file },
       { cause },
     );

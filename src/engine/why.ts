@@ -2,7 +2,7 @@
 import { ANY_NUMBER, isSuspect } from "../job/isolation.ts";
 import type { JobDetails } from "../job/job.ts";
 import { jobKey, type KeyState, throttleSettings } from "../job/limits.ts";
-import { shellWord } from "../job/text.ts";
+import { counted, shellWord } from "../job/text.ts";
 import { humanMs, isoInstant } from "../job/time.ts";
 import { SCHEDULED } from "../job/schedules.ts";
 import { CORRUPT_HINT } from "../job/transitions.ts";
@@ -439,7 +439,7 @@ function noWorker(job: JobDetails, workers: readonly WorkerRow[], lost: number):
   const text =
     others.length === 0
       ? `No worker is alive${lost > 0 ? ` (${lost} dead or silent)` : ""}.`
-      : `None of the ${others.length} live worker(s) knows the kind ${job.kind}.`;
+      : `${others.length === 1 ? "The only live worker does not know" : `None of the ${others.length} live workers knows`} the kind ${job.kind}.`;
   const known = [...new Set(others.flatMap(({ kinds }) => kinds))].sort().join(", ");
   const next =
     others.length === 0
@@ -471,11 +471,17 @@ function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahe
   }
   return say(job, {
     because: "waiting-its-turn",
-    text: `${held} of ${slots} slots of ${able.length} worker(s) are taken, and ${ahead} job(s) of its kind are ahead of it.`,
+    text: `${held} of ${slots} slots of ${counted(able.length, "worker")} are taken, and ${counted(ahead, "job")} of its kind ${ahead === 1 ? "is" : "are"} ahead of it.`,
     next: "Wait, raise the concurrency, or start more workers.",
     details,
   });
 }
+
+const ENDED: Readonly<Partial<Record<JobDetails["state"], string>>> = {
+  succeeded: "It succeeded",
+  dead: "It died",
+  cancelled: "It was cancelled",
+};
 
 function finished(job: JobDetails): Explanation {
   const last = job.history.findLast(({ to }) => to === job.state);
@@ -484,7 +490,7 @@ function finished(job: JobDetails): Explanation {
     const corrupt = job.lastOutcome === "corrupt";
     return say(job, {
       because: "quarantined",
-      text: `It is quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
+      text: `It was quarantined${when}: ${last?.reason ?? "no reason was kept"}.`,
       next: corrupt
         ? CORRUPT_HINT
         : `outlive incident ${last?.incident ?? "ID"}; when it is safe: outlive quarantine release ${job.id}`,
@@ -495,7 +501,7 @@ function finished(job: JobDetails): Explanation {
   const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
     because: job.lastOutcome === "expired" && job.state === "cancelled" ? "expired" : "finished",
-    text: `It is ${job.state}${when}${why}.${damaged}`,
+    text: `${ENDED[job.state] ?? `It is ${job.state}`}${when}${why}.${damaged}`,
     next: job.state === "succeeded" ? "" : `outlive retry ${job.id}`,
   });
 }
@@ -506,8 +512,9 @@ function finished(job: JobDetails): Explanation {
 export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: readonly WorkerSuspects[]): Wording {
   const { crashes, losses } = job.counters;
   const times = crashes + losses;
-  const others = job.together === 0 ? "any number of other such jobs" : `at most ${job.together - 1} other such job(s)`;
-  const base = `It was in flight at ${times} death(s) or loss(es) of contact, so it runs with ${others} in one process.`;
+  const others =
+    job.together === 0 ? "any number of other such jobs" : `at most ${counted(job.together - 1, "other such job")}`;
+  const base = `It was in flight when ${times === 1 ? "a worker" : `${times} workers`} died or lost contact, so it runs with ${others} in one process.`;
   const bound = job.together === 0 ? ANY_NUMBER : job.together;
   const full = able.flatMap((worker) => {
     const held = suspects.find((one) => one.worker === worker.id);
@@ -518,12 +525,15 @@ export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: r
   if (full.length < able.length)
     return {
       because: "suspect",
-      text: `${base} ${able.length - full.length} of ${able.length} worker(s) that know its kind may take it when they have a free slot and no job of a higher priority is ready.`,
+      text: `${base} ${able.length - full.length} of ${counted(able.length, "worker")} may take it as soon as a slot is free and no job of a higher priority is ready.`,
       next: "Look again; if it stays, raise the concurrency, or start more workers.",
       details,
     };
   const [first] = full;
-  const more = full.length > 1 ? ` The other ${full.length - 1} worker(s) hold too many as well.` : "";
+  const more =
+    full.length > 1
+      ? ` The other ${full.length === 2 ? "worker holds" : `${full.length - 1} workers hold`} too many as well.`
+      : "";
   return {
     because: "suspect",
     text: `${base} Worker ${first!.worker} holds ${first!.count} of them, which is all that may run together (${first!.together}).${more}`,

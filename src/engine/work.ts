@@ -10,7 +10,6 @@ import { type Clock, type Duration, pause } from "../job/time.ts";
 import { newWorkerId, type ProcessIdentity } from "../platform/identity.ts";
 import type { KindCounts } from "../stores/port.ts";
 import { type EndOfLife, WorkerLife, type WorkerLifeDeps, type WorkerLifeOptions } from "../worker/life.ts";
-import { unknownKind } from "./client.ts";
 import { graceOf, settingsWithDefaults, type WorkOptions } from "./options.ts";
 
 /** A running worker. */
@@ -169,7 +168,13 @@ export function runnableKinds(
     );
   for (const name of only?.map((kind) => kind.name) ?? [...contracts.keys()]) {
     const contract = contracts.get(name);
-    if (!contract) throw unknownKind(name, contracts);
+    if (!contract)
+      throw new OutliveError(
+        ErrorCode.kindUnknown,
+        `The option only names ${JSON.stringify(name)}, which is not one of the jobs of this engine.`,
+        `Pass the job to open() in \`jobs\` as well. It has ${[...contracts.keys()].join(", ") || "none"}.`,
+        { kind: name },
+      );
     const ofBatch = ofBatches.get(name);
     if (ofBatch && ofBatch.size > 0) {
       for (const [kind, one] of ofBatch) runnable.set(kind, one);

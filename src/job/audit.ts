@@ -28,6 +28,8 @@ export const AUDIT_ACTIONS = [
   "schedule",
   "run",
   "backfill",
+  "submit",
+  "seal",
   "abort",
   "abandon",
 ] as const;

@@ -225,7 +225,7 @@ function notAnOption(kind: string, option: string): OutliveError {
   const near = nearest(option, [...OPTIONS]);
   return new OutliveError(
     ErrorCode.optionInvalid,
-    `${option} is not an option of enqueue. No ${kind} job was enqueued.`,
+    `${option} is not an option of enqueue. No job of ${kind} was enqueued.`,
     near === null ? `There are ${[...OPTIONS].join(", ")}.` : `Did you mean ${near}?`,
     { kind, option },
   );

@@ -307,10 +307,7 @@ export function reportText(report: RecoveryReport, maxJobs = 50): string {
     `Started: ${short(report.startedAt)}`,
     `Duration: ${report.durationMs === null ? "unfinished" : `${(report.durationMs / 1_000).toFixed(1)}s`}`,
     "",
-    `Integrity Check: ${report.integrity.replaceAll("_", " ")}${report.integrityDepth === null ? "" : ` (${report.integrityDepth})`}`,
-    ...report.remarks,
-    ...(report.store ? storeLines(report.store) : []),
-    "",
+    ...checkLines(report),
     ...requestLines(report.recoveredJobs),
     `Orphaned Jobs Found: ${report.recoveredJobs.length}`,
     ...report.recoveredJobs.slice(0, maxJobs).map((job) => `  - ${job.jobId}: ${verdict(job)}`),
@@ -326,6 +323,18 @@ export function reportText(report: RecoveryReport, maxJobs = 50): string {
     report.completedAt === null ? "Recovery Not Complete" : `Recovery Complete: ${short(report.completedAt)}`,
   ];
   return `${lines.join("\n")}\n`;
+}
+
+/** A recovery at a start always says what it knows of the store; others check nothing, and have nothing to say. */
+function checkLines(report: RecoveryReport): string[] {
+  const depth = report.integrityDepth === null ? "" : ` (${report.integrityDepth})`;
+  const lines = [
+    ...(report.by === "open" || report.integrity !== "NOT_CHECKED"
+      ? [`Integrity Check: ${report.integrity.replaceAll("_", " ")}${depth}`, ...report.remarks]
+      : []),
+    ...(report.store ? storeLines(report.store) : []),
+  ];
+  return lines.length === 0 ? [] : [...lines, ""];
 }
 
 /** What became of requests that were in flight, by kind. */

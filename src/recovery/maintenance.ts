@@ -18,6 +18,7 @@ import { Heartbeat } from "./heartbeat.ts";
 import { LossJudge } from "./losses.ts";
 import { expireOverdue, leftBehind, type LockedRecovery, recoverDead, recoverLocked } from "./recover.ts";
 import { PURGE_PAUSE_MS, purgeOld, type RetentionTimes } from "./retention.ts";
+import { counted } from "../job/text.ts";
 
 export interface MaintenanceOptions {
   readonly worker: string;
@@ -441,7 +442,8 @@ export class Maintenance {
       const { refused, more } = await purgeOld(this.#deps, retention, () => !this.#stopped);
       // Not if some can't be deleted: they would be tried again and again.
       this.#purgesOn = more && refused === null;
-      if (refused) this.#failed(`retention of ${refused.jobs} job(s), of ${refused.jobId} first`, refused.error);
+      if (refused)
+        this.#failed(`retention of ${counted(refused.jobs, "job")}, of ${refused.jobId} first`, refused.error);
     });
   }
 

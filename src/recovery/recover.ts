@@ -24,6 +24,7 @@ import {
   type Verdict,
 } from "../stores/port.ts";
 import type { ConfirmedTime } from "./confirmed-time.ts";
+import { counted } from "../job/text.ts";
 
 export const RECOVERY_BATCH = 1_000;
 
@@ -307,7 +308,7 @@ export function leftBehind(workers: readonly WorkerRow[], now: number): { worker
       how: "gone",
       lastSeenAliveAt: null,
       detectedAt: now,
-      evidence: `it was ${worker.state} and still held ${worker.heldCount} job(s)`,
+      evidence: `it was ${worker.state} and still held ${counted(worker.heldCount, "job")}`,
     },
   }));
 }

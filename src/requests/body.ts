@@ -33,7 +33,8 @@ const WHOLE: Readonly<Record<Coding, (data: Buffer, options: { maxOutputLength: 
   "x-gzip": promisify(zlib.gunzip),
   deflate: promisify(zlib.inflate),
   br: promisify(zlib.brotliDecompress),
-  zstd: promisify(zlib.zstdDecompress),
+  // Not at the start: an older Node, which has none, must get as far as saying that it is too old.
+  zstd: (data, options) => promisify(zlib.zstdDecompress)(data, options),
 };
 
 const STREAM: Readonly<Record<Coding, () => Transform>> = {

@@ -225,6 +225,14 @@ export class ScheduleFiring {
     this.#declaredAtMono = this.#deps.clock.mono();
   }
 
+  /** A worker that declares no schedule fires those of others: with which time-zone data is for `outlive status`. */
+  async #noteZoneData(): Promise<void> {
+    const id = this.#deps.worker();
+    if (this.#deps.declared.size > 0 || this.#declaredAs === id) return;
+    await this.#schedules.noteZoneData(id, this.#zoneData);
+    this.#declaredAs = id;
+  }
+
   /** What was set at run time belongs to those who set it. */
   #set({ name }: ScheduleRow): null {
     if (!this.#isNew(`set ${name}`)) return null;
@@ -289,6 +297,7 @@ export class ScheduleFiring {
       // One that is paused counts, too: when it goes on, a wake-up says so.
       this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
       this.#isAnyKnown ||= inMs !== null;
+      if (this.#isAnyKnown) await this.#noteZoneData();
       // Where no wake-up is lost, no process reads often.
       if (!this.#stopped) this.#listen(this.#isAnyKnown || this.#deps.store.wakesSurely === true);
     } catch (thrown) {

@@ -68,6 +68,19 @@ export interface PreviewedOccurrence {
   readonly offset: string;
 }
 
+/** What deserves a person's attention among all schedules. */
+export interface SchedulesReview {
+  /** Names of schedules that programs declared once and no live worker declares now, in order. */
+  readonly undeclared: readonly string[];
+  /** The versions of time-zone data of the live workers, if they differ and a schedule depends on them. Otherwise empty. */
+  readonly differingZoneData: readonly {
+    /** The version, as the IANA names it: "2026a". */
+    readonly version: string;
+    /** The workers that have it. */
+    readonly workers: readonly string[];
+  }[];
+}
+
 /** Options of a schedule's pause. */
 export interface SchedulePauseOptions extends By {
   /** Until this moment of the store's clock, or for so long. Default: until it is resumed. */
@@ -229,11 +242,10 @@ export class ScheduleClient {
     return this.#deps.schedules.remove(name, null, this.#entry("remove", name, by));
   }
 
-  /** Names of schedules that programs declared once, and none of a live worker declares now, among the first 1,000. */
-  async undeclared(): Promise<readonly string[]> {
-    const rows = (await this.#deps.schedules.list(PAGE, null)).filter(({ origin }) => origin === "code");
-    const live = await this.#liveNames(rows);
-    return rows.map(({ name }) => name).filter((name) => !live.has(name));
+  /** What `outlive status` says about schedules, however many there are. */
+  async review(): Promise<SchedulesReview> {
+    const { undeclared, isAnyZoned, zoneData } = await this.#deps.schedules.review();
+    return { undeclared, differingZoneData: isAnyZoned && zoneData.length > 1 ? zoneData : [] };
   }
 
   /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */

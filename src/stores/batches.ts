@@ -10,7 +10,7 @@ import type { JobDraft } from "../job/job.ts";
 
 export interface Batches {
   /** One transaction: adds the batch as open, or returns the one of its kind that has the same key. */
-  open(draft: BatchDraft): Promise<OpenedBatch>;
+  open(draft: BatchDraft, entry?: AuditEntry): Promise<OpenedBatch>;
 
   /**
    * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
@@ -20,7 +20,7 @@ export interface Batches {
   append(batch: string, round: number, blocks: readonly BlockDraft[], asNext?: boolean): Promise<AppendAnswer>;
 
   /** One transaction: an open batch is sealed and, if it was held, released. Any other state is returned as it is. */
-  seal(batch: string, round: number): Promise<BatchState | "missing">;
+  seal(batch: string, round: number, entry?: AuditEntry): Promise<BatchState | "missing">;
 
   /** One transaction: an open or sealed batch is aborting from now on. Any other state is returned as it is. */
   abort(batch: string, entry?: AuditEntry): Promise<BatchState | "missing">;

@@ -206,6 +206,8 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "schedules.fired": { doing: (name: string) => `listing the jobs of the schedule ${name}` },
   "schedules.declare": { doing: "declaring schedules", writes: "declare schedules" },
   "schedules.declared": { doing: "reading what workers declare" },
+  "schedules.noteZoneData": { doing: "noting the time-zone data", writes: "note time-zone data" },
+  "schedules.review": { doing: "reviewing schedules" },
   "schedules.now": { doing: "reading the clock" },
   "collections.open": {
     doing: ({ id }: CollectionDraft) => `opening collection ${id}`,

@@ -237,7 +237,7 @@ function assertLivenessFits({ name, title }: StoreRow, { liveness = "none" }: St
 const LEAST_NODE = 24;
 
 /** What is missing in older ones fails later, and far from its cause: SQLite is not built in, for instance. */
-function assertNode(version: string = process.versions.node): void {
+export function assertNode(version: string = process.versions.node): void {
   if (Number(version.split(".", 1)[0]) >= LEAST_NODE) return;
   throw new OutliveError(
     ErrorCode.storeUnusable,

@@ -40,6 +40,12 @@ export interface Schedules {
   /** What the live workers declare. */
   declared(): Promise<readonly (Declared & { readonly worker: string })[]>;
 
+  /** Notes the time-zone data of a worker that declares no schedule. `declare` of the same worker replaces the note. */
+  noteZoneData(worker: string, zoneData: string): Promise<void>;
+
+  /** What is worth a person's attention among all schedules, however many there are. Reads each row once; damaged ones count as what they seem to be. */
+  review(): Promise<ScheduleReview>;
+
   /** The store's clock, in ms. */
   now(): Promise<number>;
 }
@@ -91,6 +97,34 @@ export interface Declared {
   /** The version of its time-zone data. */
   readonly zoneData: string;
 }
+
+export interface ScheduleReview {
+  /** Names of schedules that programs declared and no live worker declares now, in order. */
+  readonly undeclared: readonly string[];
+  /** Whether the occurrences of any schedule depend on time-zone data. */
+  readonly isAnyZoned: boolean;
+  /** The versions of time-zone data that live workers have, and which of them has each. */
+  readonly zoneData: readonly { readonly version: string; readonly workers: readonly string[] }[];
+}
+
+/**
+ * What the text of a stored row contains, so that a store can ask it without reading 100,000 rows as JSON, some of which may be damaged. Texts inside
+ * of a row have their quotes escaped, so these can't be part of one.
+ */
+export const IN_BODY = { declared: '"origin":"code"', notZoned: '"zoneData":null' } as const;
+
+/** Which workers have which version. */
+export function byZoneData(
+  noted: readonly { readonly worker: string; readonly zoneData: string }[],
+): ScheduleReview["zoneData"] {
+  const workers = Map.groupBy(noted, ({ zoneData }) => zoneData);
+  return [...workers]
+    .map(([version, of]) => ({ version, workers: [...new Set(of.map(({ worker }) => worker))].sort() }))
+    .sort((a, b) => (a.version < b.version ? -1 : 1));
+}
+
+/** The name under which the time-zone data of a worker is noted that declares no schedule. No schedule can have it. */
+export const NO_SCHEDULE = "";
 
 /** What is stored of it is not what was written. */
 export function damagedSchedule(name: string): OutliveError {

@@ -1,7 +1,7 @@
 // The one subscriber that writes the log: one line per fact, without secrets. The domain never logs.
 import { styleText } from "node:util";
 import type { EngineEvent, EventBus } from "../job/events.ts";
-import { oneLine, storableText } from "../job/text.ts";
+import { counted, oneLine, storableText } from "../job/text.ts";
 import { isoInstant } from "../job/time.ts";
 import { ownFolder } from "../platform/program-file.ts";
 import { integrityText } from "../stores/store-parts.ts";
@@ -96,7 +96,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "schedule.skipped":
       return {
         level: event.reason === "overlap" ? "info" : "warn",
-        text: `schedule ${event.schedule} skipped ${event.count} occurrence(s) from ${isoInstant(event.from)} to ${isoInstant(event.to)}: ${SKIPPED[event.reason]}`,
+        text: `schedule ${event.schedule} skipped ${counted(event.count, "occurrence")} from ${isoInstant(event.from)} to ${isoInstant(event.to)}: ${SKIPPED[event.reason]}`,
       };
     case "schedule.failed":
       return { level: "error", text: `schedule ${event.schedule} did not fire: ${event.error.message}` };
@@ -145,7 +145,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "recovery.waits":
       return {
         level: "warn",
-        text: `${event.jobs} job(s) of dead worker ${event.worker} are held by another session of the store; they are taken when it lets go`,
+        text: `${counted(event.jobs, "job")} of dead worker ${event.worker} ${event.jobs === 1 ? "is" : "are"} held by another session of the store, and taken when it lets go`,
       };
     case "job.recovered":
       return {
@@ -169,12 +169,12 @@ function lineOf(event: EngineEvent): Line | null {
     case "worker.disowned":
       return {
         level: "warn",
-        text: `worker ${event.worker} was taken for dead while it held ${event.held} job(s); it starts again under a new id`,
+        text: `worker ${event.worker} was taken for dead while it held ${counted(event.held, "job")}; it starts again under a new id`,
       };
     case "store.replaced":
       return {
         level: "error",
-        text: `worker ${event.worker} stopped at once while it held ${event.held} job(s): the store is not the one that it registered with: ${event.why}`,
+        text: `worker ${event.worker} stopped at once while it held ${counted(event.held, "job")}: the store is not the one that it registered with: ${event.why}`,
       };
     case "store.restored":
       return {
@@ -189,7 +189,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "lease.lost":
       return {
         level: "warn",
-        text: `worker ${event.worker} was silent for ${event.lateMs} ms longer than its lease allows; ${event.held} handler(s) were aborted`,
+        text: `worker ${event.worker} was silent for ${event.lateMs} ms longer than its lease allows; ${counted(event.held, "handler was", "handlers were")} aborted`,
       };
     case "heartbeat.failed":
       return {
@@ -251,8 +251,9 @@ function lineOfRecovery(event: EngineEvent & { readonly name: "recovery.complete
   const found =
     incidents.length === 0
       ? "nothing to recover"
-      : `${incidents.length} dead worker(s), ${jobs} job(s), ${failed} failed`;
-  const check = findings ? `; integrity check ${integrityText(findings)}` : "";
+      : `${counted(incidents.length, "dead worker")}, ${counted(jobs, "job")}, ${failed} failed`;
+  const isChecked = findings !== undefined && findings.integrity !== "NOT_CHECKED";
+  const check = isChecked ? `; integrity check ${integrityText(findings)}` : "";
   return `recovery ${recovery} by ${by}: ${found}, ${Math.round(durationMs)} ms${check}`;
 }
 

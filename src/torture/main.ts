@@ -152,7 +152,9 @@ function text({
     `         the same when all were killed at once, with the start of a process ${timedRange(resumeMs.nobodyLeft)}`,
     ...NOT_RUN.map((what) => `not run: ${what}`),
     ...violations.slice(0, MAX_PRINTED).map((sentence) => `violation: ${sentence}`),
-    violations.length === 0 ? "Every promise held." : `${violations.length} thing(s) went wrong.`,
+    violations.length === 0
+      ? "Every promise held."
+      : `${violations.length} ${violations.length === 1 ? "thing" : "things"} went wrong.`,
   ].join("\n");
 }
 

@@ -135,14 +135,14 @@ worker      ${/worker {6}(\S+)/.exec(timeless)?.[1]}
 input       {"n":7}
 result      {"n":7,"text":"${"y".repeat(184)}…
 
-ATTEMPT  STARTED       ENDED         OUTCOME    WORKER
-      1  00:00:00.000  00:00:00.000  succeeded  WORKER
+ATTEMPT  STARTED (UTC)  ENDED         OUTCOME    WORKER
+      1  00:00:00.000   00:00:00.000  succeeded  WORKER
 
-0000-00-00    ATTEMPT  WHAT
-00:00:00.000           enqueued
-00:00:00.000        1  step      load = {"frames":120}
-00:00:00.000        1  log       half-way
-00:00:00.000        1  step      encode = "${"x".repeat(189)}…
+0000-00-00 UTC  ATTEMPT  WHAT
+00:00:00.000             enqueued
+00:00:00.000          1  step      load = {"frames":120}
+00:00:00.000          1  log       half-way
+00:00:00.000          1  step      encode = "${"x".repeat(189)}…
 `.replaceAll(/ +$/gm, ""),
   );
   assert.match(full.stdout, /y{500}/);
@@ -152,9 +152,9 @@ ATTEMPT  STARTED       ENDED         OUTCOME    WORKER
     /error +Error: the server \\x1b\[31mrefused\\x1b\[0m\n/,
     "no control character of a payload",
   );
-  assert.match(sad.stdout, /\n {6}1 {2}\d\S+ {2}\d\S+ {2}failed, dead {2}\S+-\d+-\S+\n/);
+  assert.match(sad.stdout, /\n {6}1 {2}\d\S+ {3}\d\S+ {2}failed, dead {2}\S+-\d+-\S+\n/);
   assert.match(sad.stdout, /fail +dead: error 1 of 1, no more are allowed/);
-  assert.match(sad.stdout, /\noutlive why sad\noutlive retry sad\n$/);
+  assert.match(sad.stdout, /\nNext: outlive why sad\n {6}outlive retry sad\n$/);
   assert.ok(!sad.stdout.includes("\u001b"));
   assert.deepEqual(shapeOf(value.value), {
     ...JOB,

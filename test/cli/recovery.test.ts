@@ -126,7 +126,7 @@ held       1 job
 JOB     KIND  LAST STEP  DECISION              RUNNING AGAIN
 slow-1  slow  -          runs again (crash 1)        not yet
 
-outlive job slow-1
+Next: outlive job slow-1
 `,
   );
   assert.equal(
@@ -137,9 +137,6 @@ outlive job slow-1
     `=== Queue Recovery Report ===
 Started: T
 Duration: 0.0s
-
-Integrity Check: NOT CHECKED
-WAL Checkpointed: 0 frames
 
 Orphaned Jobs Found: 1
   - slow-1: retry (attempt 1/3)

@@ -64,6 +64,7 @@ function aSurvey(given: Partial<Survey> = {}): Survey {
     failing: new Map(),
     lastQuarantinedAt: null,
     corruptCount: 0,
+    schedules: { undeclared: [], differingZoneData: [] },
     ...given,
   };
 }
@@ -71,6 +72,34 @@ function aSurvey(given: Partial<Survey> = {}): Survey {
 const MAX_AGE = 300_000;
 const text = (survey: Survey, before: Survey | null = null, pen = PAPER, rows?: number): string =>
   statusLines(statusOf(survey, before, MAX_AGE), pen, rows).join("\n");
+
+test("the line of the store: where a file is, by its end if the screen is narrow; which server, and what is worth a glance", () => {
+  const line = (detail: Survey["store"]["detail"], pen = screen(80)): string =>
+    text(aSurvey({ store: { ok: true, detail, blockedBy: null } }), null, pen).split("\n")[1]!;
+  const file = {
+    path: "/srv/very/long/path/to/the/app/outlive.db",
+    bytes: 385_024,
+    durability: "full",
+    journalMode: "wal",
+  };
+  assert.equal(line(file), "store ok  …ong/path/to/the/app/outlive.db  385 kB, durability full, journal wal");
+  assert.equal(line(file).length, 79);
+  const server = {
+    server: "17.2 (Debian 17.2-1)",
+    database: "app",
+    schema: "outlive",
+    sessions: 3,
+    fsync: "on",
+    replica: false,
+  };
+  assert.equal(line(server), "store ok  PostgreSQL 17.2  database app, schema outlive, 3 sessions");
+  assert.match(line({ ...server, fsync: "off", sessions: 1 }), /schema outlive, 1 session, fsync off$/);
+  const redis = { runs: 2, operations: 1_204, redis_version: "7.4.1", aof_enabled: "1", used_memory: "1468006" };
+  assert.equal(line(redis), "store ok  Redis 7.4.1  append-only file, 1.5 MB, 1,204 operations");
+  const valkey = { runs: 1, operations: 1, redis_version: "7.2.4", valkey_version: "8.1.0", aof_enabled: "0" };
+  assert.equal(line(valkey), "store ok  Valkey 8.1.0  no append-only file, 1 operation");
+  assert.equal(line({ runs: 1, operations: 0 }), "store ok  Redis  0 operations", "its user may not ask the server");
+});
 
 test("when all is well it says so and advises nothing", () => {
   const survey = aSurvey({
@@ -270,8 +299,21 @@ test("what needs a person, and what does not", () => {
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", ready)] })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("other", ready)], workers: live })), ["no-worker!"]);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ...ready, paused: true })] })), ["paused"]);
-  assert.deepEqual(codes(aSurvey({ kinds: [], workers: live, undeclared: ["nightly"] })), ["schedules-undeclared"]);
-  assert.deepEqual(codes(aSurvey({ kinds: [], undeclared: ["nightly"] })), [], "no worker is there to declare any");
+  const schedules = {
+    undeclared: ["nightly"],
+    differingZoneData: [
+      { version: "2025b", workers: ["a", "b", "c"] },
+      { version: "2026a", workers: ["d"] },
+    ],
+  };
+  const review = aSurvey({ kinds: [], workers: live, schedules });
+  assert.deepEqual(codes(review), ["schedules-undeclared", "time-zones-differ"]);
+  assert.match(text(review), /1 schedule is declared by no live worker: nightly\./);
+  assert.match(
+    text(review),
+    /different time-zone data, and may disagree about when schedules are due: 2025b on a and 2 more; 2026a on d\./,
+  );
+  assert.deepEqual(codes(aSurvey({ kinds: [], schedules })), [], "no worker is there to declare any");
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { delayed: 1 })] })), []);
   assert.deepEqual(codes(aSurvey({ kinds: [aKind("mail", { ready: 1, oldestReadyMs: 300_001 })], workers: live })), [
     "too-old!",

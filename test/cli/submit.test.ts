@@ -51,6 +51,15 @@ test("submit takes a CSV file, and --wait follows the batch to its end and its f
   const again = await cli(t, given, { cwd });
   assert.deepEqual([again.code, again.stdout], [0, `${value.id}\n`], "the same key is the same batch");
   assert.match(again.stderr, /a batch with this key was there, with 25 rows/);
+  const named = await cli(t, ["submit", "payments", "november.csv", "--actor", "ann", "--reason", "late"], { cwd });
+  const audit = JSON.parse((await cli(t, ["audit", "--json"], { cwd })).stdout) as {
+    entries: { actor: string; action: string; target: string; reason: string | null; count: number }[];
+  };
+  const kept = audit.entries.map(({ actor, action, target, reason, count }) => [actor, action, target, reason, count]);
+  assert.deepEqual(kept[0], ["ann", "submit", `batch ${named.stdout.trim()}`, "late", 1]);
+  assert.match(String(kept[1]![0]), /^cli\/.+@/);
+  assert.deepEqual(kept[1]!.slice(1), ["submit", `batch ${value.id}`, null, 1]);
+  assert.equal(kept.length, 2, "the batch that was there was not submitted again");
 });
 
 test("submit reads stdin and NDJSON, holds nothing back once all rows are in, and says what is wrong", async (t) => {

@@ -1,10 +1,11 @@
 // Holds the small parts that the commands' texts are made of: tables, words, and where a text stops being JSON.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { whyLines } from "../../src/cli/commands/job.ts";
 import { jsonFault } from "../../src/cli/context.ts";
 import { noSuchKind } from "../../src/cli/lookup.ts";
 import { grid, type Pen } from "../../src/cli/terminal.ts";
-import { bytes, count, cut, oneLine, widthOf } from "../../src/cli/words.ts";
+import { bytes, count, cut, cutFront, oneLine, widthOf } from "../../src/cli/words.ts";
 import { shellWord } from "../../src/job/text.ts";
 
 const pen = (columns: number, isTty = true): Pen => ({ style: (_, text) => text, columns, isTty });
@@ -18,6 +19,56 @@ test("a table is cut to the terminal where it may be, and never without one", ()
   const rows = [["a".repeat(20), 7, "b".repeat(30)]];
   assert.deepEqual(grid(pen(30), columns, rows), ["A             N  B", `${"a".repeat(11)}…  7  ${"b".repeat(11)}…`]);
   assert.deepEqual(grid(pen(30, false), columns, rows)[1], `${"a".repeat(20)}  7  ${"b".repeat(30)}`);
+});
+
+test("a last column that wraps goes on in the next line, words whole where they fit, and nothing is cut", () => {
+  const columns = [{ title: "AT" }, { title: "WHAT", shrinkTo: 10, wraps: true as const }];
+  const rows = [["00:01", `its worker died ${"x".repeat(25)} (crash 1)`]];
+  assert.deepEqual(grid(pen(21), columns, rows), [
+    "AT     WHAT",
+    "00:01  its worker",
+    "       died",
+    "       xxxxxxxxxxxxx",
+    "       xxxxxxxxxxxx",
+    "       (crash 1)",
+  ]);
+  assert.equal(grid(pen(21, false), columns, rows).length, 2);
+});
+
+test("a path is cut at its beginning", () => {
+  assert.equal(cutFront("/srv/app/outlive.db", 12), "…/outlive.db");
+  assert.equal(cutFront("outlive.db", 12), "outlive.db");
+  assert.equal(cutFront("/日本/a.db", 7), "…/a.db");
+});
+
+test("why says the cause in its first line unless the sentence says it all, and wraps at the terminal's width", () => {
+  const explained = {
+    jobId: "01m7p0108gchfhf4vxsfm0",
+    kind: "hello",
+    state: "running",
+    because: "running",
+    text: "It runs for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose last heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
+    next: "",
+    details: {},
+  } as const;
+  const lines = whyLines(explained, pen(80));
+  assert.deepEqual(lines, [
+    "Job 01m7p0108gchfhf4vxsfm0 (hello) is running",
+    "It runs for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose last",
+    "heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
+  ]);
+  const waiting = {
+    ...explained,
+    state: "queued",
+    because: "not-due",
+    text: "It is due in 5m.",
+    next: "Wait.",
+  } as const;
+  assert.deepEqual(whyLines(waiting, pen(80)), [
+    "Job 01m7p0108gchfhf4vxsfm0 (hello) is queued: not-due",
+    "It is due in 5m.",
+    "Next: Wait.",
+  ]);
 });
 
 test("wide characters take two columns, and none is cut in two", () => {

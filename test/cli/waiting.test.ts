@@ -60,7 +60,7 @@ test("a signal is sent as JSON, from the argument or stdin, once for each id, an
   const story = await run("job", "order-42");
   assert.match(story.stdout, /\nwaiting +for signal approved, for at most 2d\n/);
   assert.doesNotMatch(story.stdout, /\ndue /);
-  assert.match(story.stdout, /\noutlive signal order-42 approved\n/);
+  assert.match(story.stdout, /\n(?:Next:| {5}) outlive signal order-42 approved\n/);
   const bad = await run("signal", "order-42", "approved", "{by:1}");
   assert.equal(bad.code, 2);
   assert.match(bad.stderr, /The payload is not JSON at line 1, column 2:/);
@@ -100,7 +100,7 @@ test("a parent shows its children by state, and they are listed by --parent", as
   const ids = jobs.slice(0, 3).map(({ id }) => id);
   assert.match(story.stdout, /\nwaiting +for jobs\nchildren +5: 4 queued, 1 succeeded\n/);
   assert.match(story.stdout, new RegExp(`\\n +${ids.join("\\n +")}\\n +\\.\\.\\.\\n`));
-  assert.match(story.stdout, /\noutlive jobs --parent report\n$/);
+  assert.match(story.stdout, /\n(?:Next:| {5}) outlive jobs --parent report\n$/);
   const { children } = whole.value as { children: unknown };
   assert.deepEqual(children, { count: 5, more: false, states: { queued: 4, succeeded: 1 }, ids });
   assert.deepEqual(shapeOf((listed.value as { jobs: unknown[] }).jobs[0]), {

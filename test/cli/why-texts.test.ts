@@ -393,7 +393,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { workers: [aWorker({ kinds: ["render", "import"] })] },
     [
       "no-worker",
-      "None of the 1 live worker(s) knows the kind mail.",
+      "The only live worker does not know the kind mail.",
       "Start a worker that has a handler for mail; they know import, render.",
     ],
   ],
@@ -411,7 +411,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: SUSPECT, ahead: null, suspects: [{ worker: "here-1-a", count: 2, together: 4 }] },
     [
       "suspect",
-      "It was in flight at 2 death(s) or loss(es) of contact, so it runs with at most 2 other such job(s) in one process. 1 of 1 worker(s) that know its kind may take it when they have a free slot and no job of a higher priority is ready.",
+      "It was in flight when 2 workers died or lost contact, so it runs with at most 2 other such jobs in one process. 1 of 1 worker may take it as soon as a slot is free and no job of a higher priority is ready.",
       "Look again; if it stays, raise the concurrency, or start more workers.",
     ],
   ],
@@ -428,7 +428,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     },
     [
       "suspect",
-      "It was in flight at 2 death(s) or loss(es) of contact, so it runs with at most 2 other such job(s) in one process. Worker here-1-a holds 3 of them, which is all that may run together (3). The other 1 worker(s) hold too many as well.",
+      "It was in flight when 2 workers died or lost contact, so it runs with at most 2 other such jobs in one process. Worker here-1-a holds 3 of them, which is all that may run together (3). The other worker holds too many as well.",
       "Wait until those have ended, or start another worker.",
     ],
   ],
@@ -446,7 +446,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     {},
     [
       "waiting-its-turn",
-      "10 of 10 slots of 1 worker(s) are taken, and 7 job(s) of its kind are ahead of it.",
+      "10 of 10 slots of 1 worker are taken, and 7 jobs of its kind are ahead of it.",
       "Wait, raise the concurrency, or start more workers.",
     ],
   ],
@@ -462,12 +462,12 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
   [
     "it succeeded",
     { job: { state: "succeeded", finishedAt: NOW - 1_000 } },
-    ["finished", "It is succeeded at 2026-11-15T11:59:59.000Z.", ""],
+    ["finished", "It succeeded at 2026-11-15T11:59:59.000Z.", ""],
   ],
   [
     "it is dead",
     { job: { state: "dead", finishedAt: NOW, error: { name: "Error", message: "refused" } } },
-    ["finished", "It is dead at 2026-11-15T12:00:00.000Z: refused.", "outlive retry job-1"],
+    ["finished", "It died at 2026-11-15T12:00:00.000Z: refused.", "outlive retry job-1"],
   ],
   [
     "it is quarantined",
@@ -482,7 +482,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     },
     [
       "quarantined",
-      "It is quarantined at 2026-11-15T12:00:00.000Z: its worker died 3 times while it ran alone.",
+      "It was quarantined at 2026-11-15T12:00:00.000Z: its worker died 3 times while it ran alone.",
       "outlive incident i-9; when it is safe: outlive quarantine release job-1",
     ],
   ],

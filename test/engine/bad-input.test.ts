@@ -54,7 +54,23 @@ test("a misspelt option is named with the one that was meant, and nothing happen
   );
   await assert.rejects(
     engine.enqueue(mail, 1, { dedupkey: "x" } as never),
-    says(ErrorCode.optionInvalid, "dedupkey is not an option of enqueue. No mail job was enqueued.", "dedupeKey?"),
+    says(ErrorCode.optionInvalid, "dedupkey is not an option of enqueue. No job of mail was enqueued.", "dedupeKey?"),
+  );
+  await assert.rejects(
+    engine.enqueueMany(mail, [1], { delay: "5m" } as never),
+    says(
+      ErrorCode.optionInvalid,
+      "delay is not an option of enqueueMany. No job of mail was enqueued.",
+      "each: (input)",
+    ),
+  );
+  await assert.rejects(
+    engine.start({ only: [job("other")] }),
+    says(
+      ErrorCode.kindUnknown,
+      'The option only names "other"',
+      "Pass the job to open() in `jobs` as well. It has mail.",
+    ),
   );
   await assert.rejects(
     engine.start({ only: ["mail"] as never }),

@@ -162,7 +162,7 @@ test("a file on a full disk or on a read-only one says so when it is opened, and
     );
 
   disk.fill();
-  assert.match(await said(open(disk.url)), /^STORE_FULL .*disk is full\. .*Make room/);
+  assert.match(await said(open(disk.url)), /^STORE_FULL The disk of \S+ is full\. Nothing was changed\. Make room/);
   assert.match(await said(open(disk.url, { readOnly: true })), /^STORE_FULL The disk of \S+jobs\.db is full\./);
   disk.makeRoom();
 

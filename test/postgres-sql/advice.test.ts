@@ -93,7 +93,7 @@ test("overdue jobs are reported with their age and what to run, and reclaims by 
   }
   await store.pass(20 * MINUTE);
   await store.beat("w");
-  said(await told(store), /^warning: 2 job\(s\) of run_tsa are overdue, the oldest by 5m.*reclaim_stale_jobs/);
+  said(await told(store), /^warning: 2 jobs of run_tsa are overdue, the oldest by 5m.*reclaim_stale_jobs/);
   await store.psql("SELECT outlive.reclaim_stale_jobs()");
   said(await told(store), /^ok: Reclaimed in the last hour: run_tsa retry 2\./);
 });

@@ -313,7 +313,7 @@ test("a job that retention can't delete is named", async () => {
   await maintenance.sweep();
   assert.deepEqual(
     events.of("store.failed").map(({ doing, error: told }) => `${doing}: ${told.message}`),
-    ["retention of 2 job(s), of job-7 first: a row refers to it"],
+    ["retention of 2 jobs, of job-7 first: a row refers to it"],
   );
 });
 

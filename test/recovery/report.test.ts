@@ -131,6 +131,13 @@ test("an unfinished recovery says so, also if only one of its incidents is unfin
 
 test("what was not checked says so in words", () => {
   assert.match(text([anIncident({ integrity: "NOT_CHECKED" })]), /\nIntegrity Check: NOT CHECKED\n/);
+  const later = text([anIncident({ integrity: "NOT_CHECKED", by: "recover" })]);
+  assert.doesNotMatch(later, /Integrity|WAL/, "a recovery that is not one of a start checks nothing");
+  assert.match(later, /\nDuration: \S+\n\nOrphaned Jobs Found/);
+  assert.match(
+    text([anIncident({ integrity: "PASSED (quick)", by: "recover" })]),
+    /\nIntegrity Check: PASSED \(quick\)\nWAL/,
+  );
 });
 
 test("a long list is cut and the rest counted", () => {

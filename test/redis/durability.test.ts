@@ -130,7 +130,7 @@ test("an engine that lives through a rollback says what was missing and what was
   await goBack();
   await again(() => engine.counts());
   assert.equal((await engine.get(id))?.state, "queued");
-  assert.match(notices.join(), /1 operation\(s\) behind.* 1 job\(s\) were enqueued and 0 end\(s\) written again/);
+  assert.match(notices.join(), /1 operation behind.* 1 job was enqueued and 0 ends written again/);
 });
 
 test('redis.durability "fsync" is refused by name of the setting unless the server flushes always', async (t) => {

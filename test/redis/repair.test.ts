@@ -223,7 +223,7 @@ test("outlive check --repair builds lost indexes again, says so, and workers fin
   await connection.command("DEL", `${connection.tag}r:1`);
   const said = await cli(t, ["check", "--repair", "--json", "--store", url]);
   assert.equal(said.code, 0, said.stdout + said.stderr);
-  assert.match(said.stdout, /FAILED with 3 finding\(s\); all were repaired \(reindex\) and nothing is lost\./);
+  assert.match(said.stdout, /FAILED with 3 findings; all were repaired \(reindex\) and nothing is lost\./);
   await store.register(workerRecord("w"));
   assert.deepEqual(idsOf((await store.turn("w", [], roomFor(9))).claimed), ["a", "b"]);
 });

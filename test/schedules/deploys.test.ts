@@ -73,10 +73,11 @@ test("a deploy that no longer declares a schedule deletes nothing; prune does", 
   const [old, next] = (await programs(t, "0 3 * * *", null)) as [Program, Program];
   const worker = await old.engine.start();
   await next.engine.start();
-  assert.deepEqual(await next.engine.schedules.undeclared(), []);
+  const undeclared = async () => (await next.engine.schedules.review()).undeclared;
+  assert.deepEqual(await undeclared(), []);
   assert.deepEqual(await next.engine.schedules.prune(), [], "the old version still declares it");
   await worker.stop();
-  assert.deepEqual(await next.engine.schedules.undeclared(), ["nightly"]);
+  assert.deepEqual(await undeclared(), ["nightly"]);
   assert.equal((await next.engine.schedules.get("nightly"))?.declared, false);
   assert.deepEqual(await next.engine.schedules.prune({ dryRun: true }), ["nightly"]);
   assert.deepEqual(await next.engine.schedules.prune(), ["nightly"]);

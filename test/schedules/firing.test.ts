@@ -16,6 +16,7 @@ import { toStoredError } from "../../src/job/errors.ts";
 import { EventBus } from "../../src/job/events.ts";
 import { setRow } from "../../src/job/schedules.ts";
 import { systemRandom } from "../../src/platform/clock.ts";
+import { zoneDataVersion } from "../../src/schedules/calendar.ts";
 import { ScheduleDeclaration, specOf } from "../../src/schedules/declaration.ts";
 import { ScheduleFiring } from "../../src/schedules/firing.ts";
 import { Database } from "../../src/stores/sqlite/database.ts";
@@ -415,4 +416,57 @@ test("schedules that this process can't fire do not hide what is due behind them
   await ended(clock, firing.fire());
   assert.equal((await ended(clock, store.schedules!.fired("stored", 10))).length, 1);
   assert.notEqual(await ended(clock, firing.fire()), 0, "and what stays due is not asked for again at once");
+});
+
+test("workers with different time-zone data are reported once for each schedule, and in the review of all", async (t) => {
+  const clock = virtualClock(START);
+  const db = new Database({ path: ":memory:" });
+  migrate(db);
+  let ids = 0;
+  const store = sqliteStore({ db, clock, random: systemRandom, newId: () => `id-${ids++}`, wakeup: null });
+  t.after(async () => {
+    const closing = store.close();
+    await clock.advance(1_000);
+    await closing;
+  });
+  const report = job<string>("report");
+  await store.declare([report.settings]);
+  const live = db.sql(
+    `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
+     VALUES (?, 'live', 'host', 'boot', 1, '1', 1, 1, 1, '[]', 1, 1)`,
+  );
+  for (const id of ["declares", "fires"]) live.run(id);
+  const options = { cron: "0 * * * *", zone: "Europe/Berlin", input: "x" } as object as ScheduleOptions<never>;
+  const nightly = new ScheduleDeclaration("nightly", report as never, options);
+  const found: [name: string, event: object][] = [];
+  const firingOf = (worker: string, zoneData: string, declared: ReadonlyMap<string, ScheduleDeclaration>) => {
+    const events = { has: () => true, emit: (name: string, event: object) => void found.push([name, event]) };
+    const deps = { store, clock, events, declared, worker: () => worker, zoneData, oftenMs: HOUR, pollMs: () => HOUR };
+    return new ScheduleFiring(deps, store.schedules!);
+  };
+  const declares = firingOf("declares", "2026b", new Map([["nightly", nightly]]));
+  const fires = firingOf("fires", "2025a", new Map());
+  await ended(clock, declares.declare());
+  await ended(clock, fires.start());
+  await clock.advance(10_000);
+  const { isAnyZoned, zoneData } = await ended(clock, store.schedules!.review());
+  assert.deepEqual(
+    [isAnyZoned, zoneData],
+    [
+      true,
+      [
+        { version: "2025a", workers: ["fires"] },
+        { version: "2026b", workers: ["declares"] },
+      ],
+    ],
+  );
+  for (let hour = 0; hour < 3; hour++) {
+    clock.freeze(HOUR);
+    await ended(clock, fires.fire());
+  }
+  await ended(clock, fires.stop());
+  assert.deepEqual(
+    found.filter(([name]) => name === "schedule.zones"),
+    [["schedule.zones", { schedule: "nightly", here: "2025a", there: zoneDataVersion() }]],
+  );
 });

@@ -47,7 +47,7 @@ test("a second signal ends at once, and what was killed is recovered on the way 
     () => supervised.lines.some(({ message }) => message === "SIGTERM again: ends at once"),
     "the second signal is heard",
   );
-  assert.equal(supervised.lines.filter(({ message }) => message.startsWith("SIGTERM: 1 worker(s) drain")).length, 1);
+  assert.equal(supervised.lines.filter(({ message }) => message.startsWith("SIGTERM: 1 worker drains")).length, 1);
   assert.deepEqual(await supervised.exited, { code: 143, signal: null });
   await untilGone(pid!);
   // On a disk that takes seconds it leaves without: then the next one does it.

@@ -70,7 +70,7 @@ test("patterns that match nothing, and modules without a handler, are named", as
       (thrown) => thrown instanceof OutliveError && pattern.test(thrown.message),
     );
   await says(["nowhere/*.ts", "elsewhere/*.js"], /^No file matches "nowhere\/\*\.ts", "elsewhere\/\*\.js" in /);
-  await says(["jobs/*.ts"], /1 file\(s\) match "jobs\/\*\.ts".* none exports a job with a handler \(bare have none\)/);
+  await says(["jobs/*.ts"], /1 file matches "jobs\/\*\.ts".* none exports a job with a handler \(without one: bare\)/);
   await says(["broken/*.ts"], /broken\/a\.ts can't be loaded: Error: not today/);
 });
 
@@ -129,7 +129,7 @@ test("processes, http and the like may be set by file and environment; a flag wi
   const config = join(fleet.place.folder, "outlive.yaml");
   writeFileSync(config, "work:\n  processes: 5\n  concurrency: 3\n  http: 0\n");
   const supervised = fleet.work({ args: ["--processes", "1"], env: { OUTLIVE_WORK_PROCESSES: "2" } });
-  const [line] = await supervised.said(/ starts \d+ worker\(s\) of /);
+  const [line] = await supervised.said(/ starts \d+ workers? of /);
   assert.equal(line!["processes"], 1);
   const [served] = await supervised.said(/ serves \/live/);
   assert.match(String(served!["http"]), /^127\.0\.0\.1:\d+$/);

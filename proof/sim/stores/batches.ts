@@ -42,7 +42,7 @@ function isComplete({ state, sums, rows }: BatchRecord): boolean {
 
 // ---- rows come in
 
-export function openBatch(data: Data, draft: BatchDraft): OpenedBatch {
+export function openBatch(data: Data, draft: BatchDraft, entry?: AuditEntry | null): OpenedBatch {
   assertDeclared(data, [draft]);
   // The same id: its answer was lost, and it is asked again.
   const there = data.batch(draft.id) ?? (draft.key === null ? null : data.batchByKey(draft.kind, draft.key));
@@ -68,6 +68,7 @@ export function openBatch(data: Data, draft: BatchDraft): OpenedBatch {
     tended: -1,
   };
   data.putBatch(batch);
+  audit(data, entry, 1);
   return { created: true, batch: batchRow(batch) };
 }
 
@@ -126,12 +127,13 @@ function taken(id: string): OutliveError {
   );
 }
 
-export function seal(data: Data, id: string, round: number): BatchState | "missing" {
+export function seal(data: Data, id: string, round: number, entry?: AuditEntry | null): BatchState | "missing" {
   const batch = data.batch(id);
   if (batch === null) return "missing";
   if (batch.state !== "open" || batch.round !== round) return batch.state;
   const tending = batch.held ? "release" : null;
   data.putBatch({ ...batch, state: "sealed", sealedAt: data.now, touched: true, held: false, tending, tended: -1 });
+  audit(data, entry, 1);
   return "sealed";
 }
 

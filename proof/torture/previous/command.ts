@@ -76,6 +76,6 @@ function report(store: string, at: string, { violations, ...figures }: Figures, 
       `  ${counters["crashes"]} crashes, ${counters["losses"]} losses of contact, ${endedAsReleased} handlers ended as their worker released them\n` +
       (violations.length === 0
         ? "  Nothing was lost, and nothing ended or was committed twice.\n"
-        : `  ${violations.length} thing(s) went wrong.\n`),
+        : `  ${violations.length} ${violations.length === 1 ? "thing" : "things"} went wrong.\n`),
   );
 }

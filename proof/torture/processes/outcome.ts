@@ -63,7 +63,9 @@ export function text(outcome: Outcome): string {
     `         the same of all these together ${timedRange(outcome.resumeMsOfAll)}`,
     ...outcome.notRun.map((what) => `not run: ${what}`),
     ...outcome.violations.slice(0, 50).map((sentence) => `violation: ${sentence}`),
-    outcome.violations.length === 0 ? "Every promise held." : `${outcome.violations.length} thing(s) went wrong.`,
+    outcome.violations.length === 0
+      ? "Every promise held."
+      : `${outcome.violations.length} ${outcome.violations.length === 1 ? "thing" : "things"} went wrong.`,
   ].join("\n");
 }
 

@@ -40,7 +40,9 @@ export async function restore(args: readonly string[]): Promise<boolean> {
     process.stdout.write(
       `${figures.restores} restores under living workers: ${figures.stoppedLoudly} of ${figures.oldWorkers} stopped and said why\n` +
         `${figures.enqueued} jobs: ${figures.takenBack} more were taken back with their time, ${figures.lost} lost, ${figures.committedTwice} committed twice\n` +
-        (isSound ? "Every promise held.\n" : `${violations.length} thing(s) went wrong.\n`),
+        (isSound
+          ? "Every promise held.\n"
+          : `${violations.length} ${violations.length === 1 ? "thing" : "things"} went wrong.\n`),
     );
   if (!isSound) {
     const again = `npm run torture -- --restore --store ${store} --rounds ${rounds} --seed ${seed} --workers ${workers}`;

@@ -8,8 +8,8 @@ import { humanMs } from "../../job/time.ts";
 import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.ts";
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
-import { ExitCode, type Terminal } from "../terminal.ts";
-import { count, oneLine, stamp, thousands } from "../words.ts";
+import { ExitCode, type Terminal, wrap } from "../terminal.ts";
+import { bytes, count, oneLine, stamp, thousands } from "../words.ts";
 
 export const checkCommand: Register = (program, run) => {
   program
@@ -58,7 +58,11 @@ export const checkCommand: Register = (program, run) => {
           return [
             terminal.table(["setting", "value", "from"], rows),
             "",
-            ...findings.map(({ level, text }) => `${terminal.style(colour[level], level.padEnd(7))}  ${text}`),
+            ...findings.flatMap(({ level, text }) =>
+              wrap(text, terminal.isTty ? terminal.columns - 10 : Number.POSITIVE_INFINITY).map(
+                (line, n) => `${n === 0 ? terminal.style(colour[level], level.padEnd(7)) : " ".repeat(7)}  ${line}`,
+              ),
+            ),
           ].join("\n");
         });
         return ok ? ExitCode.ok : ExitCode.failure;
@@ -81,7 +85,7 @@ async function jobModules(globs: readonly string[]): Promise<Finding> {
     ? { level: "warning", text: `No file matches ${globs.join(", ")}: a worker would have nothing to run.` }
     : {
         level: "ok",
-        text: `${files.length} job module(s): ${files.slice(0, 5).join(", ")}${files.length > 5 ? ", ..." : ""}`,
+        text: `${count(files.length, "job module")}: ${files.slice(0, 5).join(", ")}${files.length > 5 ? ", ..." : ""}`,
       };
 }
 
@@ -91,7 +95,7 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
     const { store: detail, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
     const what = describeStore(detail);
-    const opens = `${shownAddress(url)} opens: ${what}, ${live} live worker(s).`;
+    const opens = `${shownAddress(url)} opens: ${what}, ${count(live, "live worker")}.`;
     return [{ level: "ok", text: opens }, ...(await engine.operator.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
@@ -100,9 +104,9 @@ async function store(url: string, options: object): Promise<readonly Finding[]> 
 }
 
 function describeStore(detail: Readonly<Record<string, unknown>>): string {
-  if ("bytes" in detail) return `${String(detail["bytes"])} bytes, ${String(detail["durability"])} durability`;
+  if ("bytes" in detail) return `${bytes(Number(detail["bytes"]))}, durability ${String(detail["durability"])}`;
   if ("schema" in detail) return `schema ${String(detail["schema"])}`;
-  return `run ${String(detail["runs"])} of its server, ${String(detail["operations"])} operations`;
+  return `run ${String(detail["runs"])} of its server, ${count(Number(detail["operations"]), "operation")}`;
 }
 
 /** Stores, reads and deletes a small blob; with --read-only nothing. */
@@ -232,7 +236,7 @@ function integrityFindings(
     return [{ level: "warning", text: `integrity UNFINISHED after ${took}: nothing is known of the rest.` }];
   const next = repairable ? REPAIR : `${repairing ? "--repair changes nothing on a server. " : ""}${ON_A_SERVER}`;
   return [
-    { level: "error", text: `integrity FAILED with ${findings.length} finding(s) in ${took}. ${next}` },
+    { level: "error", text: `integrity FAILED with ${count(findings.length, "finding")} in ${took}. ${next}` },
     ...listed(findings),
   ];
 }
@@ -242,7 +246,7 @@ function repairFindings(
   repair: Repair,
   { ofFile, mightSalvage }: { readonly ofFile: boolean; readonly mightSalvage: boolean },
 ): Finding[] {
-  const found = `integrity FAILED with ${before.findings.length} finding(s)`;
+  const found = `integrity FAILED with ${count(before.findings.length, "finding")}`;
   if (repair.salvage) return [...salvageFindings(found, repair.salvage), ...listed(repair.findings)];
   if (repair.sound)
     return [

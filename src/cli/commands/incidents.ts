@@ -131,7 +131,7 @@ export function incidentText(report: RecoveryReport, pen: Pen, now: number): str
     ),
     ...(first === undefined ? [] : ["", ...jobLines(shown, worker, pen)]),
     ...(left > 0 ? [pen.style("dim", `… and ${count(left, "more job")}: --json lists all`)] : []),
-    ...(first === undefined ? [] : ["", pen.style("cyan", `outlive job ${first.jobId}`)]),
+    ...(first === undefined ? [] : ["", `${pen.style("cyan", "Next:")} outlive job ${first.jobId}`]),
   ].join("\n");
 }
 

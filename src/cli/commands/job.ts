@@ -9,9 +9,10 @@ import { humanMs, isoInstant } from "../../job/time.ts";
 import { awaitedAt } from "../../job/waits.ts";
 import { noSuchJob, assertKindIsThere, batchOfJob, pageOfJobs, wholeId } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { type Cell, grid, type Ink, type Pen, watch, type Column, jsonText, type Terminal } from "../terminal.ts";
+import { type Cell, grid, type Ink, type Pen, watch, type Column, jsonText, type Terminal, wrap } from "../terminal.ts";
 import { ago, count, oneLine, printable, stamp, timeOfDay } from "../words.ts";
 import { batchLines, explainBatch } from "./batches.ts";
+import type { Explanation } from "../../engine/why.ts";
 import type { ListPage } from "../../stores/port.ts";
 import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context.ts";
 
@@ -86,16 +87,24 @@ export const whyCommand: Register = (program, run) => {
           const hint = "Check the id: outlive jobs, outlive batches";
           throw new OutliveError(ErrorCode.notFound, `There is no job or batch ${id}.`, hint, { jobId: id });
         }
-        terminal.answer(explanation, () =>
-          [
-            `${terminal.style("bold", `Job ${explanation.jobId}`)} (${explanation.kind}) is ${explanation.state}: ${explanation.because}`,
-            printable(explanation.text),
-            ...(explanation.next === "" ? [] : [`${terminal.style("cyan", "Next:")} ${explanation.next}`]),
-          ].join("\n"),
-        );
+        terminal.answer(explanation, () => whyLines(explanation, terminal).join("\n"));
       }),
     );
 };
+
+/** Pure. */
+export function whyLines({ jobId, kind, state, because, text, next }: Explanation, pen: Pen): string[] {
+  const width = pen.isTty ? pen.columns - 1 : Number.POSITIVE_INFINITY;
+  // In these the sentence that follows says it all.
+  const cause = because === state || because === "finished" ? "" : `: ${because}`;
+  return [
+    `${pen.style("bold", `Job ${printable(jobId)}`)} (${kind}) is ${state}${cause}`,
+    ...printable(text)
+      .split("\n")
+      .flatMap((line) => wrap(line, width)),
+    ...(next === "" ? [] : [`${pen.style("cyan", "Next:")} ${next}`]),
+  ];
+}
 
 // The whole story of one job as text: what it is, what it was given, and everything that happened to it in the order in which it
 // happened. Pure.
@@ -275,7 +284,8 @@ function attemptLines(job: JobDetails, pen: Pen, full: boolean): string[] {
   const all = attemptsOf(job);
   if (all.length === 0) return [];
   const shown = full ? all : all.slice(-ATTEMPTS_SHOWN);
-  const instant = (at: number | null): string => (at === null ? "-" : full ? isoInstant(at) : timeOfDay(at));
+  const day = dayOf(job);
+  const instant = (at: number | null): string => (at === null ? "-" : full ? isoInstant(at) : timeOf(at, day));
   const rows = shown.map(({ attempt, startedAt, endedAt, outcome, ink, owner }): Cell[] => [
     attempt,
     instant(startedAt),
@@ -285,7 +295,7 @@ function attemptLines(job: JobDetails, pen: Pen, full: boolean): string[] {
   ]);
   const columns = [
     { title: "ATTEMPT", align: "right" as const },
-    { title: "STARTED" },
+    { title: full ? "STARTED" : "STARTED (UTC)" },
     { title: "ENDED" },
     { title: "OUTCOME" },
     { title: "WORKER", ...(full ? {} : { shrinkTo: 12 }) },
@@ -296,6 +306,22 @@ function attemptLines(job: JobDetails, pen: Pen, full: boolean): string[] {
     ...grid(pen, columns, rows),
     "",
   ];
+}
+
+/** The day of all that happened to it; null: it took several days. */
+function dayOf(job: JobDetails): string | null {
+  const instants = [
+    job.createdAt,
+    ...[job.startedAt, job.finishedAt].filter((at) => at !== null),
+    ...[...job.steps, ...job.log, ...job.history].map(({ at }) => at),
+  ];
+  const days = new Set(instants.map((at) => stamp(at).slice(0, 10)));
+  return days.size === 1 ? [...days][0]! : null;
+}
+
+/** The day only where it is not shown above. */
+function timeOf(at: number, day: string | null): string {
+  return day === null ? `${stamp(at).slice(5, 10)} ${timeOfDay(at)}` : timeOfDay(at);
 }
 
 interface Happening {
@@ -338,17 +364,18 @@ function timeline(job: JobDetails, pen: Pen, full: boolean): string[] {
     ),
   ].sort((a, b) => a.at - b.at);
   const shown = full ? all : all.slice(-STORY);
+  const day = dayOf(job);
   const rows = shown.map(({ at, attempt, what, text, ink }): Cell[] => [
-    timeOfDay(at),
+    timeOf(at, day),
     attempt === 0 ? "" : attempt,
     ink === null ? what : { text: what, ink },
     oneLine(text, full ? undefined : SHORT),
   ]);
   const columns = [
-    { title: stamp(shown[0]!.at).slice(0, 10) },
+    { title: day === null ? "UTC" : `${day} UTC` },
     { title: "ATTEMPT", align: "right" as const },
     { title: "WHAT" },
-    { title: "", ...(full ? {} : { shrinkTo: 20 }) },
+    { title: "", shrinkTo: 20, wraps: true as const },
   ];
   const left = all.length - shown.length;
   return [
@@ -370,7 +397,7 @@ function nextOf(job: WholeJob, pen: Pen): string[] {
     ...(job.children.count === 0 ? [] : [`outlive jobs --parent ${shellWord(job.id)}`]),
     ...(incident === undefined || incident === null ? [] : [`outlive incident ${incident}`]),
   ];
-  return commands.map((command) => pen.style("cyan", command));
+  return commands.map((command, i) => `${i === 0 ? pen.style("cyan", "Next:") : "     "} ${command}`);
 }
 
 // `outlive jobs`: jobs by pages, newest first, filtered.

@@ -11,7 +11,7 @@ import { MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { isTerminal, type JobState } from "../../job/job.ts";
 import { humanMs } from "../../job/time.ts";
-import { jsonArgument, wholeNumber } from "../context.ts";
+import { byOf, jsonArgument, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { allJobs } from "../supervisor/job-modules.ts";
 import type { JobGlobs } from "../supervisor/child.ts";
@@ -29,7 +29,7 @@ interface Flags {
 }
 
 export const submitCommand: Register = (program, run) => {
-  program
+  const command = program
     .command("submit")
     .argument("<kind>", "the kind of the batch, which a module of `jobs` exports")
     .argument("<file>", "its rows, or - to read them from stdin")
@@ -39,33 +39,38 @@ export const submitCommand: Register = (program, run) => {
     .option("--context <json>", "the same for all rows, as JSON (default: null)")
     .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
     .option("--hold", "no row runs before all are in")
-    .option("--wait", "follow it until it has ended; exit code 1 if it failed or was aborted")
-    .action(
-      run(async ({ terminal, attach, config, mayChange }, command) => {
-        const [kind, file] = command.args as [string, string];
-        const { format, context, wait = false, ...flags } = command.opts<Flags>();
-        mayChange("submit a batch");
-        const given = context === undefined ? {} : { context: await jsonArgument(context, "The context", EXAMPLE) };
-        const { jobs, store, engine: settings } = await config();
-        const batch = await batchOf({ base: process.cwd(), patterns: jobs }, kind);
-        const source = openSource(file);
-        const rows = await begun((await import("../../files.ts"))[format](source.bytes));
-        const startedAt = performance.now();
-        const shown = shownProgress(terminal, source, startedAt);
-        await using client = await connect(store, { ...settings, jobs: [batch] });
-        const submitted = await client
-          .submit(batch, rows as never, { ...flags, ...given, onProgress: shown.rows })
-          .finally(shown.end);
-        terminal.remark(summary(submitted, performance.now() - startedAt));
-        if (!wait) return terminal.answer(submitted, () => submitted.id);
-        terminal.line(submitted.id);
-        const { batch: ended, done } = await followed(terminal, await attach(), submitted.id);
-        if (terminal.json) terminal.answer({ ...submitted, batch: ended, done }, () => "");
-        if (done !== "succeeded" && !terminal.json)
-          terminal.remark(`What follows its end is ${done}: outlive job ${doneDraft({ ...ended, priority: 0 }).id}`);
-        return ended.state === "completed" && done === "succeeded" ? ExitCode.ok : ExitCode.failure;
-      }),
-    );
+    .option("--wait", "follow it until it has ended; exit code 1 if it failed or was aborted");
+  withBy(command).action(
+    run(async ({ terminal, attach, config, mayChange }, command) => {
+      const [kind, file] = command.args as [string, string];
+      const { format, context, wait = false, key, priority, hold } = command.opts<Flags>();
+      const flags = {
+        ...(key !== undefined && { key }),
+        ...(priority !== undefined && { priority }),
+        ...(hold !== undefined && { hold }),
+      };
+      mayChange("submit a batch");
+      const given = context === undefined ? {} : { context: await jsonArgument(context, "The context", EXAMPLE) };
+      const { jobs, store, engine: settings } = await config();
+      const batch = await batchOf({ base: process.cwd(), patterns: jobs }, kind);
+      const source = openSource(file);
+      const rows = await begun((await import("../../files.ts"))[format](source.bytes));
+      const startedAt = performance.now();
+      const shown = shownProgress(terminal, source, startedAt);
+      await using client = await connect(store, { ...settings, jobs: [batch] });
+      const submitted = await client
+        .submit(batch, rows as never, { ...flags, ...byOf(command), ...given, onProgress: shown.rows })
+        .finally(shown.end);
+      terminal.remark(summary(submitted, performance.now() - startedAt));
+      if (!wait) return terminal.answer(submitted, () => submitted.id);
+      terminal.line(submitted.id);
+      const { batch: ended, done } = await followed(terminal, await attach(), submitted.id);
+      if (terminal.json) terminal.answer({ ...submitted, batch: ended, done }, () => "");
+      if (done !== "succeeded" && !terminal.json)
+        terminal.remark(`What follows its end is ${done}: outlive job ${doneDraft({ ...ended, priority: 0 }).id}`);
+      return ended.state === "completed" && done === "succeeded" ? ExitCode.ok : ExitCode.failure;
+    }),
+  );
 };
 
 const EXAMPLE = `outlive submit KIND FILE --context '{"bank":"acme"}'`;

@@ -19,6 +19,7 @@ import type { LogForm, WorkOrder } from "../supervisor/child.ts";
 import { serve } from "../supervisor/http.ts";
 import { loadMiddleware } from "../supervisor/job-modules.ts";
 import { becomeInit, Supervisor } from "../supervisor/supervisor.ts";
+import { count } from "../words.ts";
 
 interface WorkFlags {
   readonly processes?: number;
@@ -174,7 +175,7 @@ function greet(
   const store = shownAddress(config.store);
   const { source } = config.values.find(({ key }) => key === "store")!;
   const from = source === "default" ? "the default" : `from ${source}`;
-  const what = `starts ${processes} worker(s) of ${order.globs.patterns.join(" ")}`;
+  const what = `starts ${count(processes, "worker")} of ${order.globs.patterns.join(" ")}`;
   log.info(`outlive ${VERSION}: supervisor (pid ${process.pid}) ${what} on ${store} (${from})`, {
     version: VERSION,
     store,

@@ -13,6 +13,7 @@ import type { AnyContract } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { userFrames } from "../../telemetry/log.ts";
 import type { JobGlobs } from "./child.ts";
+import { counted } from "../../job/text.ts";
 
 /** Declarations, and tests that sit next to what they test: loading a test would run it in a worker. */
 const NOT_A_JOB_MODULE = /\.(d|test|spec)\.[cm]?[jt]sx?$/;
@@ -66,8 +67,8 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
   if (runnable.length > 0) return runnable;
   throw new OutliveError(
     ErrorCode.optionInvalid,
-    `${files.length} file(s) match ${where}, and none exports a job with a handler` +
-      (contracts.size > 0 ? ` (${[...contracts].map(({ name }) => name).join(", ")} have none).` : "."),
+    `${counted(files.length, "file matches", "files match")} ${where}, and none exports a job with a handler` +
+      (contracts.size > 0 ? ` (without one: ${[...contracts].map(({ name }) => name).join(", ")}).` : "."),
     "Export what job() returned, after .handle(...): export const mail = job(...).handle(...).",
     { globs: globs.patterns, files: files.slice(0, 20) },
   );

@@ -11,6 +11,7 @@ import { exitCodeOf } from "../terminal.ts";
 import { Child, evidenceOf, type Exit, type WorkOrder } from "./child.ts";
 import type { FleetMetrics } from "./http.ts";
 import { ModuleWatch } from "./job-modules.ts";
+import { counted } from "../../job/text.ts";
 
 interface SupervisorOptions {
   readonly processes: number;
@@ -169,7 +170,7 @@ export class Supervisor {
       case "first": {
         const grace = seconds(this.#options.order.graceMs);
         this.#log.info(
-          `${signal}: ${this.#children.size} worker(s) drain, at most ${grace}; a second one ends at once`,
+          `${signal}: ${counted(this.#children.size, "worker drains", "workers drain")}, for at most ${grace}; a second signal ends them at once`,
         );
         return this.#drain();
       }

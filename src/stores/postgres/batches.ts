@@ -35,12 +35,25 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
   const folding = new Folding(connection);
   return {
     ...batchReads(connection),
-    open: (draft) => connection.transaction((tx) => openBatch(tx, kinds, draft)),
+    open: (draft, entry) =>
+      connection.transaction(async (tx) => {
+        const opened = await openBatch(tx, kinds, draft);
+        await writeAudit(tx, entry, opened.created ? 1 : 0);
+        return opened;
+      }),
     append: (batch, round, blocks, asNext = false) =>
       connection.transaction((tx) => append(tx, kinds, batch, round, blocks, asNext)),
-    async seal(batch, round) {
-      const [sealed] = await connection.rows(SEAL, [batch, round]);
-      return sealed ? "sealed" : stateOf(connection, batch);
+    async seal(batch, round, entry) {
+      const seal = async (session: Session): Promise<boolean> => (await session.rows(SEAL, [batch, round])).length > 0;
+      // Without an entry it is one statement, which needs no transaction around it.
+      const isSealed = entry
+        ? await connection.transaction(async (tx) => {
+            const sealed = await seal(tx);
+            await writeAudit(tx, entry, sealed ? 1 : 0);
+            return sealed;
+          })
+        : await seal(connection);
+      return isSealed ? "sealed" : stateOf(connection, batch);
     },
     async abort(batch, entry) {
       const isAborting = await connection.transaction(async (tx) => {

@@ -28,6 +28,7 @@ import {
 } from "./migrations/index.ts";
 import { plainJobs } from "./migrations/plain-jobs.ts";
 import { rolesText } from "./roles.ts";
+import { counted } from "../../job/text.ts";
 
 /**
  * One step of the schema. Both texts qualify everything with the schema name, which is passed in checked and quoted.
@@ -244,7 +245,7 @@ async function refuseWhileUnfinished(
     .map((migration) => migration.drops);
   throw new OutliveError(
     ErrorCode.wrongState,
-    `${unfinished} job(s) in the schema "${name}" are unfinished, and going down to ${target} drops ${drops.join("; ")}.`,
+    `${counted(unfinished, "job")} in the schema "${name}" ${unfinished === 1 ? "is" : "are"} unfinished, and going down to ${target} drops ${drops.join("; ")}.`,
     "Nothing was changed. Wait until they are done, or say --force.",
     { schema: name, unfinished, drops },
   );

@@ -4,12 +4,15 @@ import type { AuditEntry } from "../../job/audit.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { ScheduleRow } from "../../job/schedules.ts";
 import {
+  byZoneData,
   createdCount,
   damagedSchedule,
   type Declared,
   type DueSchedules,
   type Firing,
   type FiringAnswer,
+  IN_BODY,
+  NO_SCHEDULE,
   type PlannedJob,
   type Schedules,
 } from "../schedules.ts";
@@ -43,6 +46,10 @@ const FORGET = `DELETE FROM outlive.occurrences o USING unnest($1::text[]) AS u 
 const PLANNED = 'SELECT job, schedule, at, caught_up AS "caughtUp" FROM outlive.occurrences';
 /** Only the declarations of workers whose row is live count: one that died declares nothing. */
 const LIVE = "SELECT id FROM outlive.fleet WHERE state IN ('live', 'recovering')";
+const UNDECLARED = `SELECT name FROM outlive.schedule_rows WHERE strpos(body, '${IN_BODY.declared}') > 0
+  AND name NOT IN (SELECT schedule FROM outlive.declarations WHERE worker IN (${LIVE})) ORDER BY name`;
+const ANY_ZONED = `SELECT 1 FROM outlive.schedule_rows WHERE strpos(body, '${IN_BODY.notZoned}') = 0 LIMIT 1`;
+const ZONE_DATA = `SELECT DISTINCT worker, zone_data AS "zoneData" FROM outlive.declarations WHERE worker IN (${LIVE})`;
 
 export function schedules(connection: Connection, kinds: Kinds): Schedules {
   return {
@@ -76,8 +83,23 @@ export function schedules(connection: Connection, kinds: Kinds): Schedules {
     declare: (worker, declared) => connection.transaction((tx) => declare(tx, worker, declared)),
     declared: () =>
       connection.rows<Declared & { readonly worker: string }>(
-        `SELECT worker, schedule, digest, zone_data AS "zoneData" FROM outlive.declarations WHERE worker IN (${LIVE}) ORDER BY schedule, worker`,
+        `SELECT worker, schedule, digest, zone_data AS "zoneData" FROM outlive.declarations
+         WHERE schedule <> '${NO_SCHEDULE}' AND worker IN (${LIVE}) ORDER BY schedule, worker`,
       ),
+    noteZoneData: (worker, zoneData) =>
+      connection.transaction((tx) => declare(tx, worker, [{ schedule: NO_SCHEDULE, digest: "", zoneData }])),
+    async review() {
+      const [undeclared, zoned, zoneData] = await Promise.all([
+        connection.rows<{ name: string }>(UNDECLARED),
+        connection.rows(ANY_ZONED),
+        connection.rows<{ worker: string; zoneData: string }>(ZONE_DATA),
+      ]);
+      return {
+        undeclared: undeclared.map(({ name }) => name),
+        isAnyZoned: zoned.length > 0,
+        zoneData: byZoneData(zoneData),
+      };
+    },
     async now() {
       const [row] = await connection.rows<{ now: number }>("SELECT outlive.now_ms() AS now");
       return row!.now;

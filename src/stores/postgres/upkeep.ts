@@ -13,6 +13,7 @@ import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
 import { WRITTEN } from "./roles.ts";
 import type { Workers } from "./workers.ts";
+import { counted } from "../../job/text.ts";
 
 export function upkeep(connection: Connection, workers: Workers): Upkeep {
   return {
@@ -240,7 +241,7 @@ async function overdue(session: Session): Promise<Finding[]> {
   if (rows.length === 0) return [ok("No job is overdue.")];
   return rows.map(({ kind, n, ms }) =>
     warning(
-      `${n} job(s) of ${kind} are overdue, the oldest by ${humanMs(ms)}: no worker and no cron recovers. Run: SELECT * FROM outlive.reclaim_stale_jobs()`,
+      `${counted(n, "job")} of ${kind} ${n === 1 ? "is" : "are"} overdue, the oldest by ${humanMs(ms)}: no worker and no cron recovers. Run: SELECT * FROM outlive.reclaim_stale_jobs()`,
     ),
   );
 }

@@ -52,14 +52,15 @@ export function batches(connection: Connection): Batches {
   let purgeFrom = 0;
   return {
     ...batchReads(connection),
-    async open(draft) {
-      const reply = await connection.eval("openBatch", draftArgs(draft));
+    async open(draft, entry) {
+      const reply = await connection.eval("openBatch", [...entryArgs(entry), ...draftArgs(draft)]);
       assertDeclared(reply);
       const [created, flat] = reply as unknown as [number, string[]];
       return { created: created === 1, batch: batchRow(flat) };
     },
     append: (batch, round, blocks, asNext = false) => append(connection, batch, round, blocks, asNext),
-    seal: async (batch, round) => orMissing(await connection.eval("sealBatch", [batch, String(round)])),
+    seal: async (batch, round, entry) =>
+      orMissing(await connection.eval("sealBatch", [...entryArgs(entry), batch, String(round)])),
     abort: async (batch, entry) => orMissing(await connection.eval("abortBatch", [...entryArgs(entry), batch])),
     async tend(limit) {
       return (await connection.eval("tendBatches", [String(Math.min(limit, BLOCKS_AT_ONCE)), ...CANCEL_ARGS])) === 1;

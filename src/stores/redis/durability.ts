@@ -4,6 +4,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { RedisAddress, RedisPromise } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
 import { replyCode } from "./errors.ts";
+import { counted } from "../../job/text.ts";
 
 const CALL_MS = 5_000;
 
@@ -40,7 +41,7 @@ async function assertReplicas(wire: Wire, wanted: number): Promise<void> {
   const online = [...info.matchAll(/^slave\d+:.*\bstate=online\b/gm)].length;
   if (online < wanted)
     throw notKept(
-      `redis.replicas is ${wanted}, and the server has ${online} replica(s) that are connected.`,
+      `redis.replicas is ${wanted}, and ${counted(online, "replica is", "replicas are")} connected to the server.`,
       "Nothing was written. Start its replicas, or lower redis.replicas.",
     );
 }
@@ -126,7 +127,7 @@ export class Replicas {
     if (Number(confirmed) >= replicas) return;
     throw new OutliveError(
       ErrorCode.storeUnreachable,
-      `The write was done, but only ${String(confirmed)} of ${replicas} replica(s) confirmed it within ${confirmMs} ms.`,
+      `The write was done, but only ${String(confirmed)} of ${counted(replicas, "replica")} confirmed it within ${confirmMs} ms.`,
       "It is lost if the server fails before its replicas have it. Check the replicas; repeating the call is harmless.",
       { confirmed, replicas },
     );

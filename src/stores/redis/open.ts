@@ -19,6 +19,7 @@ import type { RedisMaintenance } from "./maintenance-thread.ts";
 import { redisStore } from "./store.ts";
 import { openingFindings, serverInfo } from "./upkeep.ts";
 import { WakeupChannel } from "./wakeup.ts";
+import { counted } from "../../job/text.ts";
 
 export interface OpenRedisDeps {
   readonly clock: Clock;
@@ -110,10 +111,10 @@ function unusable(what: string, hint: string): OutliveError {
 }
 
 function lossText({ operations, jobs, ends, failed }: Loss): string {
-  const left = failed === 0 ? "" : `, and ${failed} call(s) could not be repeated`;
+  const left = failed === 0 ? "" : `, and ${counted(failed, "call")} could not be repeated`;
   return (
-    `The server came back ${operations} operation(s) behind what this process knew of. ` +
-    `${jobs} job(s) were enqueued and ${ends} end(s) written again${left}. Steps, progress and logs of that time are lost.`
+    `The server came back ${counted(operations, "operation")} behind what this process knew of. ` +
+    `${counted(jobs, "job was", "jobs were")} enqueued and ${counted(ends, "end")} written again${left}. Steps, progress and logs of that time are lost.`
   );
 }
 

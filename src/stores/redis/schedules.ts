@@ -1,7 +1,17 @@
 // Schedules as the port wants them: what is due is one sorted set, and firing is one script that moves the row and inserts the jobs. Nothing is
 // decided here.
 import type { ScheduleRow } from "../../job/schedules.ts";
-import type { Declared, Firing, FiringAnswer, PlannedJob, Schedules } from "../schedules.ts";
+import {
+  byZoneData,
+  type Declared,
+  type Firing,
+  type FiringAnswer,
+  IN_BODY,
+  NO_SCHEDULE,
+  type PlannedJob,
+  type ScheduleReview,
+  type Schedules,
+} from "../schedules.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { assertDeclared, draftsArgs, entryArgs } from "./encoding.ts";
@@ -52,12 +62,39 @@ export function schedules(connection: Connection): Schedules {
     async declare(worker, declared) {
       await connection.eval("declareSchedules", [worker, JSON.stringify(declared)]);
     },
-    async declared() {
-      const all = (await connection.eval("declaredSchedules", [])) as [string, string][];
-      return all.flatMap(([worker, text]) => (JSON.parse(text) as Declared[]).map((one) => ({ worker, ...one })));
+    declared: async () => (await noted(connection)).filter(({ schedule }) => schedule !== NO_SCHEDULE),
+    async noteZoneData(worker, zoneData) {
+      const note: Declared = { schedule: NO_SCHEDULE, digest: "", zoneData };
+      await connection.eval("declareSchedules", [worker, JSON.stringify([note])]);
     },
+    review: () => review(connection),
     now: async () => Number(await connection.eval("scheduleClock", [])),
   };
+}
+
+/** What live workers declare, and the notes of those that declare nothing. */
+async function noted(connection: Connection): Promise<readonly (Declared & { readonly worker: string })[]> {
+  const all = (await connection.eval("declaredSchedules", [])) as [string, string][];
+  return all.flatMap(([worker, text]) => (JSON.parse(text) as Declared[]).map((one) => ({ worker, ...one })));
+}
+
+/** In pieces, because the server serves no other client while a script runs. */
+const REVIEWED_AT_ONCE = 1_000;
+
+async function review(connection: Connection): Promise<ScheduleReview> {
+  const notes = await noted(connection);
+  const declared = new Set(notes.map(({ schedule }) => schedule));
+  const undeclared: string[] = [];
+  let isAnyZoned = false;
+  for (let after = ""; ;) {
+    const args = [String(REVIEWED_AT_ONCE), after, IN_BODY.declared, IN_BODY.notZoned];
+    const [last, names, zoned] = (await connection.eval("reviewSchedules", args)) as [string, string[], number];
+    undeclared.push(...names.filter((name) => !declared.has(name)));
+    isAnyZoned ||= zoned === 1;
+    if (last === "") break;
+    after = last;
+  }
+  return { undeclared, isAnyZoned, zoneData: byZoneData(notes) };
 }
 
 function rowOf(version: string, body: string): ScheduleRow {

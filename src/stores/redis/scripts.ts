@@ -189,6 +189,7 @@ const SCRIPTS = {
   firedJobs: reading(schedules.FIRED),
   declareSchedules: writing(schedules.DECLARE_SCHEDULES),
   declaredSchedules: reading(schedules.DECLARED),
+  reviewSchedules: reading(schedules.REVIEW),
   scheduleClock: reading(schedules.CLOCK),
   openBatch: adding(batches.OPEN_BATCH),
   appendBlocks: waking(adding(batches.APPEND_BLOCKS)),

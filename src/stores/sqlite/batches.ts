@@ -44,10 +44,15 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
   const folding = new Folding(db);
   return {
     ...batchReads(access),
-    open: (draft) => write(() => openBatch(db, kinds, draft, now())),
+    open: (draft, entry) =>
+      write(() => {
+        const opened = openBatch(db, kinds, draft, now());
+        writeAudit(db, entry, opened.created ? 1 : 0, now());
+        return opened;
+      }),
     append: (batch, round, blocks, asNext = false) =>
       write(() => append(db, kinds, batch, round, blocks, asNext, now())),
-    seal: (batch, round) => write(() => seal(db, batch, round, now())),
+    seal: (batch, round, entry) => write(() => seal(db, batch, round, entry, now())),
     abort: (batch, entry) => write(() => abort(db, batch, entry, now())),
     async tend(limit) {
       // Asked now and then, and nearly always in vain: then nothing is written.
@@ -192,11 +197,20 @@ function withoutJob(db: Database): number {
   return Math.min(0, lowest ?? 0) - 1;
 }
 
-function seal(db: Database, id: string, round: number, now: number): BatchState | "missing" {
-  db.sql(
-    `UPDATE outlive_batches SET state = ${AS.sealed}, sealed_at = ?, touched = 1, tending = CASE WHEN held = 1 THEN ${RELEASE} ELSE 0 END, tended = -1, held = 0
-     WHERE id = ? AND state = ${AS.open} AND round = ?`,
-  ).run(now, id, round);
+function seal(
+  db: Database,
+  id: string,
+  round: number,
+  entry: AuditEntry | undefined,
+  now: number,
+): BatchState | "missing" {
+  const { changes } = db
+    .sql(
+      `UPDATE outlive_batches SET state = ${AS.sealed}, sealed_at = ?, touched = 1, tending = CASE WHEN held = 1 THEN ${RELEASE} ELSE 0 END, tended = -1, held = 0
+       WHERE id = ? AND state = ${AS.open} AND round = ?`,
+    )
+    .run(now, id, round);
+  writeAudit(db, entry, Number(changes), now);
   return stateOf(db, id);
 }
 
@@ -230,7 +244,7 @@ export function submitWithin(
   if (!takesRows(batch)) return { id, rows: totalOf(batch), alreadyThere: totalOf(batch), created };
   const missing = created ? blocks : nowOf(blocksOfRows(kind, batch, rows, batch.blocks), kind.name);
   const answer = append(db, kinds, id, round, missing, false, now);
-  seal(db, id, round, now);
+  seal(db, id, round, undefined, now);
   const added = answer.is === "appended" ? answer.rows : 0;
   return { id, rows: batch.rows + added, alreadyThere: batch.rows, created };
 }

@@ -1,9 +1,9 @@
-// The only file that imports node:sqlite: opening with the right settings, cached statements, lock files, and the guard
+// The only file that uses node:sqlite: opening with the right settings, cached statements, lock files, and the guard
 // that keeps a user's callback from ending our transaction. Trap: POSIX locks belong to the process. In a process that
 // uses the database or a lock file, only SQLite may open or close it: a mere readFileSync drops every lock that SQLite
 // holds on it.
 import { rmSync, statSync } from "node:fs";
-import { constants, DatabaseSync, type SQLInputValue, type SQLOutputValue, type StatementSync } from "node:sqlite";
+import type { DatabaseSync, SQLInputValue, SQLOutputValue, StatementSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import {
@@ -15,9 +15,12 @@ import {
   isOnReadOnlyDisk,
   whyUnopened,
 } from "./address.ts";
-import { assertSafeSqlite, wrapError, primaryCode, SQLITE_BUSY, translate } from "./errors.ts";
+import { assertSafeSqlite, wrapError, primaryCode, SQLITE_BUSY, SQLITE_FULL, translate } from "./errors.ts";
 
 export type Row = Record<string, SQLOutputValue>;
+/** Not imported: in a Node that has no SQLite the import would fail before anything could say that this Node is too old (stores/registry.ts). */
+const builtin = process.getBuiltinModule?.("node:sqlite");
+
 export type { SQLInputValue, StatementSync };
 
 export interface DatabaseOptions {
@@ -75,7 +78,7 @@ export class Database {
       this.#db = translate(
         `opening ${options.path}`,
         () =>
-          new DatabaseSync(withoutWal ? immutable(options.path) : options.path, {
+          new builtin.DatabaseSync(withoutWal ? immutable(options.path) : options.path, {
             readOnly: this.readOnly,
             timeout: 0,
           }),
@@ -94,7 +97,7 @@ export class Database {
         this.#db.exec(`PRAGMA synchronous = ${options.durability === "relaxed" ? "NORMAL" : "FULL"}`);
       });
       this.#db.setAuthorizer((action, name, detail) =>
-        this.#inUserCode ? authorize(action, name, detail) : constants.SQLITE_OK,
+        this.#inUserCode ? authorize(action, name, detail) : builtin.constants.SQLITE_OK,
       );
     } catch (thrown) {
       this.#db.close();
@@ -241,12 +244,13 @@ function immutable(path: string): URL {
 /** Holds `path` exclusively until `drop` or the end of this process. The file is created if it does not exist. */
 export function holdExclusively(path: string): { drop: () => void } {
   createPrivately(path);
-  const db = translate(`opening ${path}`, () => new DatabaseSync(path, { timeout: 0 }));
+  const db = translate(`opening ${path}`, () => new builtin.DatabaseSync(path, { timeout: 0 }));
   try {
     db.exec("BEGIN EXCLUSIVE");
   } catch (thrown) {
     db.close();
-    throw wrapError(`locking ${path}`, thrown);
+    const wrapped = wrapError(`locking ${path}`, thrown);
+    throw primaryCode(thrown) === SQLITE_FULL ? whyUnopened(path, wrapped, false) : wrapped;
   }
   heldLocks.add(db);
   return {
@@ -272,7 +276,7 @@ export function removeUnheld(path: string): boolean {
   try {
     const before = statSync(path, { throwIfNoEntry: false })?.ino;
     if (before === undefined) return false;
-    db = new DatabaseSync(path, { timeout: 0 });
+    db = new builtin.DatabaseSync(path, { timeout: 0 });
     db.exec("BEGIN EXCLUSIVE");
     // A second process may have removed the file that we hold, and a third may have created its own lock under the same
     // name since.
@@ -291,7 +295,7 @@ export function removeUnheld(path: string): boolean {
 export function probeExclusive(path: string): "held" | "free" | "unknown" {
   let db: DatabaseSync | undefined;
   try {
-    db = new DatabaseSync(path, { readOnly: true, timeout: 0 });
+    db = new builtin.DatabaseSync(path, { readOnly: true, timeout: 0 });
     db.prepare("SELECT count(*) FROM sqlite_schema").get();
     return "free";
   } catch (thrown) {
@@ -305,36 +309,38 @@ const OWN_TABLE = /^outlive_/i;
 
 function authorize(action: number, name: string | null, detail: string | null): number {
   switch (action) {
-    case constants.SQLITE_TRANSACTION:
-    case constants.SQLITE_SAVEPOINT:
-    case constants.SQLITE_ATTACH:
-    case constants.SQLITE_DETACH:
-      return constants.SQLITE_DENY;
-    case constants.SQLITE_PRAGMA:
+    case builtin.constants.SQLITE_TRANSACTION:
+    case builtin.constants.SQLITE_SAVEPOINT:
+    case builtin.constants.SQLITE_ATTACH:
+    case builtin.constants.SQLITE_DETACH:
+      return builtin.constants.SQLITE_DENY;
+    case builtin.constants.SQLITE_PRAGMA:
       // Reading a pragma is harmless; setting one may change how our own writes are stored.
-      return detail === null ? constants.SQLITE_OK : constants.SQLITE_DENY;
-    case constants.SQLITE_INSERT:
-    case constants.SQLITE_UPDATE:
-    case constants.SQLITE_DELETE:
-    case constants.SQLITE_CREATE_TABLE:
-    case constants.SQLITE_CREATE_TEMP_TABLE:
-    case constants.SQLITE_CREATE_VIEW:
-    case constants.SQLITE_CREATE_TEMP_VIEW:
-    case constants.SQLITE_CREATE_VTABLE:
-    case constants.SQLITE_DROP_TABLE:
-      return OWN_TABLE.test(name ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
-    case constants.SQLITE_CREATE_INDEX:
-    case constants.SQLITE_CREATE_TRIGGER:
-    case constants.SQLITE_CREATE_TEMP_INDEX:
-    case constants.SQLITE_CREATE_TEMP_TRIGGER:
-    case constants.SQLITE_DROP_INDEX:
-    case constants.SQLITE_DROP_TRIGGER:
+      return detail === null ? builtin.constants.SQLITE_OK : builtin.constants.SQLITE_DENY;
+    case builtin.constants.SQLITE_INSERT:
+    case builtin.constants.SQLITE_UPDATE:
+    case builtin.constants.SQLITE_DELETE:
+    case builtin.constants.SQLITE_CREATE_TABLE:
+    case builtin.constants.SQLITE_CREATE_TEMP_TABLE:
+    case builtin.constants.SQLITE_CREATE_VIEW:
+    case builtin.constants.SQLITE_CREATE_TEMP_VIEW:
+    case builtin.constants.SQLITE_CREATE_VTABLE:
+    case builtin.constants.SQLITE_DROP_TABLE:
+      return OWN_TABLE.test(name ?? "") ? builtin.constants.SQLITE_DENY : builtin.constants.SQLITE_OK;
+    case builtin.constants.SQLITE_CREATE_INDEX:
+    case builtin.constants.SQLITE_CREATE_TRIGGER:
+    case builtin.constants.SQLITE_CREATE_TEMP_INDEX:
+    case builtin.constants.SQLITE_CREATE_TEMP_TRIGGER:
+    case builtin.constants.SQLITE_DROP_INDEX:
+    case builtin.constants.SQLITE_DROP_TRIGGER:
       // The second argument is the table of the index or trigger.
-      return OWN_TABLE.test(name ?? "") || OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
-    case constants.SQLITE_ALTER_TABLE:
-      return OWN_TABLE.test(detail ?? "") ? constants.SQLITE_DENY : constants.SQLITE_OK;
+      return OWN_TABLE.test(name ?? "") || OWN_TABLE.test(detail ?? "")
+        ? builtin.constants.SQLITE_DENY
+        : builtin.constants.SQLITE_OK;
+    case builtin.constants.SQLITE_ALTER_TABLE:
+      return OWN_TABLE.test(detail ?? "") ? builtin.constants.SQLITE_DENY : builtin.constants.SQLITE_OK;
     default:
-      return constants.SQLITE_OK;
+      return builtin.constants.SQLITE_OK;
   }
 }
 
@@ -353,7 +359,7 @@ export function openBare(
   // Passed as a URL: a plain path may contain characters that SQLite would parse as options.
   const url = path === ":memory:" ? path : pathToFileURL(path);
   if (immutable && typeof url === "object") url.searchParams.set("immutable", "1");
-  return new DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
+  return new builtin.DatabaseSync(url, { readOnly: readOnly || immutable, timeout, defensive: false });
 }
 
 /** Device and inode of the file at a path; null: there is none. */

@@ -2,13 +2,17 @@
 // transaction. Nothing is decided here.
 import type { ScheduleRow } from "../../job/schedules.ts";
 import {
+  byZoneData,
   createdCount,
   damagedSchedule,
   type Declared,
   type DueSchedules,
   type Firing,
   type FiringAnswer,
+  IN_BODY,
+  NO_SCHEDULE,
   type PlannedJob,
+  type ScheduleReview,
   type Schedules,
 } from "../schedules.ts";
 import { writeAudit } from "./audit.ts";
@@ -79,6 +83,9 @@ export function schedules({ db, now, write, read }: FileAccess, kinds: Kinds): S
           ({ zone_data: zoneData, worker, schedule, digest }) => ({ worker, schedule, digest, zoneData }),
         ),
       ),
+    noteZoneData: (worker, zoneData) =>
+      write(() => declare(db, worker, [{ schedule: NO_SCHEDULE, digest: "", zoneData }])),
+    review: () => read(() => review(db)),
     now: async () => now(),
   };
 }
@@ -146,7 +153,20 @@ function planned(rows: readonly unknown[]): PlannedJob[] {
 
 // Only the declarations of workers whose row is live count: one that died declares nothing.
 const LIVE = "SELECT id FROM outlive_workers WHERE state IN ('live', 'recovering')";
-const DECLARED = `SELECT worker, schedule, digest, zone_data FROM outlive_declarations WHERE worker IN (${LIVE}) ORDER BY schedule, worker`;
+const DECLARED = `SELECT worker, schedule, digest, zone_data FROM outlive_declarations
+  WHERE schedule <> '${NO_SCHEDULE}' AND worker IN (${LIVE}) ORDER BY schedule, worker`;
+const UNDECLARED = `SELECT name FROM outlive_schedules WHERE instr(body, '${IN_BODY.declared}') > 0
+  AND name NOT IN (SELECT schedule FROM outlive_declarations WHERE worker IN (${LIVE})) ORDER BY name`;
+const ANY_ZONED = `SELECT 1 FROM outlive_schedules WHERE instr(body, '${IN_BODY.notZoned}') = 0 LIMIT 1`;
+const ZONE_DATA = `SELECT DISTINCT worker, zone_data AS zoneData FROM outlive_declarations WHERE worker IN (${LIVE})`;
+
+function review(db: Database): ScheduleReview {
+  return {
+    undeclared: (db.sql(UNDECLARED).all() as unknown as { name: string }[]).map(({ name }) => name),
+    isAnyZoned: db.sql(ANY_ZONED).get() !== undefined,
+    zoneData: byZoneData(db.sql(ZONE_DATA).all() as unknown as { worker: string; zoneData: string }[]),
+  };
+}
 
 function declare(db: Database, worker: string, declared: readonly Declared[]): void {
   db.sql(`DELETE FROM outlive_declarations WHERE worker = ? OR worker NOT IN (${LIVE})`).run(worker);

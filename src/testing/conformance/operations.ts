@@ -7,7 +7,7 @@ import { STEPS } from "../../job/collections.ts";
 import { jobKey } from "../../job/limits.ts";
 import { wait } from "../../job/transitions.ts";
 import type { HandChange, OperatorAnswer, Settlement } from "../../stores/port.ts";
-import { batchSpecifier } from "./batch-fixture.ts";
+import { batchDraft, batchSpecifier } from "./batch-fixture.ts";
 import { scheduleRow } from "./schedules.ts";
 import {
   draft,
@@ -534,6 +534,19 @@ function specifyAudit(specify: Specify): void {
       "backfill schedule s 3 by ann",
       "remove schedule s 1 by ann",
     ]);
+  });
+
+  batchSpecifier(specify)("a batch that a person opens and seals is in the audit, once each", async (on) => {
+    const { fixture, batches } = on;
+    const by = (id: string, action: AuditAction): AuditEntry => entry(id, action, "batch b");
+    await batches.open(batchDraft("b", { key: "k" }), by("1", "submit"));
+    await batches.open(batchDraft("c", { key: "k" }), by("2", "submit"));
+    assert.equal(await batches.seal("b", 2, by("3", "seal")), "open");
+    assert.equal(await batches.seal("b", 1, by("4", "seal")), "sealed");
+    assert.equal(await batches.seal("b", 1, by("5", "seal")), "sealed");
+    await batches.open(batchDraft("d"));
+    await batches.seal("d", 1);
+    assert.deepEqual(await audited(fixture), ["submit batch b 1 by ann", "seal batch b 1 by ann"]);
   });
 
   batchSpecifier(specify)("an abort and a retry of a batch are in the audit, once each", async (on) => {

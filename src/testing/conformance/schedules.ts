@@ -274,4 +274,46 @@ export function specifySchedules(specify: Specify): void {
     await fixture.recoverAll(one);
     assert.deepEqual(await found(), ["w2 b e 2026b"]);
   });
+
+  specify("a review names what no live worker declares, and the time-zone data of each", async (fixture) => {
+    const schedules = schedulesOf(fixture);
+    if (schedules === null) return;
+    assert.deepEqual(await schedules.review(), { undeclared: [], isAnyZoned: false, zoneData: [] });
+    const [one] = [await fixture.worker("w1"), await fixture.worker("w2"), await fixture.worker("w3")];
+    // More than one page of any store, and declared ones among them.
+    const many = Array.from({ length: 1_500 }, (_, i) => `s${String(i).padStart(4, "0")}`);
+    for (const name of many) {
+      const tricky = { reason: '"origin":"code"', by: "ann", at: 1, until: null };
+      await schedules.write(scheduleRow(name, null, { pause: tricky }));
+    }
+    for (const name of ["a", "z1", "z2"]) await schedules.write(scheduleRow(name, null, { origin: "code" }));
+    const declaration = (schedule: string, zoneData: string) => ({ schedule, digest: "d", zoneData });
+    await schedules.declare("w1", [declaration("a", "2026b"), declaration("z1", "2026b")]);
+    await schedules.noteZoneData("w2", "2026b");
+    await schedules.noteZoneData("w3", "2025a");
+    assert.deepEqual(
+      (await schedules.declared()).map(({ schedule }) => schedule),
+      ["a", "z1"],
+      "a note is not a declaration",
+    );
+    assert.deepEqual(await schedules.review(), {
+      undeclared: ["z2"],
+      isAnyZoned: false,
+      zoneData: [
+        { version: "2025a", workers: ["w3"] },
+        { version: "2026b", workers: ["w1", "w2"] },
+      ],
+    });
+    await schedules.write(scheduleRow("zoned", null, { zoneData: "2026b" }));
+    await fixture.recoverAll(one);
+    await schedules.declare("w3", [declaration("z1", "2025a")]);
+    assert.deepEqual(await schedules.review(), {
+      undeclared: ["a", "z2"],
+      isAnyZoned: true,
+      zoneData: [
+        { version: "2025a", workers: ["w3"] },
+        { version: "2026b", workers: ["w2"] },
+      ],
+    });
+  });
 }

@@ -227,9 +227,9 @@ export function tellingSubmission(store: Store, reached: Reached): Store {
   };
   return withVerbs(store, {
     batches: {
-      open: (draft) => around("opened", () => batches.open(draft)),
-      append: (batch, round, blocks) => around("filled", () => batches.append(batch, round, blocks)),
-      seal: (batch, round) => around("sealed", () => batches.seal(batch, round)),
+      open: (...draft) => around("opened", () => batches.open(...draft)),
+      append: (...blocks) => around("filled", () => batches.append(...blocks)),
+      seal: (...batch) => around("sealed", () => batches.seal(...batch)),
     },
   });
 }

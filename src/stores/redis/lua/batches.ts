@@ -33,6 +33,8 @@ local function touch(n) call('ZADD', T .. 'bw', n, n) end
 /** The same id: its answer was lost, and it is asked again. */
 export const OPEN_BATCH = /* lua */ `
 ${SHOW_BATCH}
+${AUDIT}
+local entry = readEntry()
 local id, kindName, key, context, priority, size, tolerance, held = arg(), arg(), opt(), arg(), arg(), arg(), arg(), arg()
 local kind = kindNamed(kindName)
 if not kind then return {'!kind', kindName} end
@@ -47,6 +49,7 @@ call('HSET', T .. 'b:' .. n, 'id', id, 'kind', int(kind), 'key', key or '', 'sta
 call('HSET', T .. 'bi', id, n)
 if key then call('HSET', keys, key, n) end
 call('ZADD', T .. 'bl', n, n)
+audit(entry, 1)
 return {1, show(n)}
 `;
 
@@ -108,6 +111,8 @@ return {'appended', #added, rows}
 export const SEAL_BATCH = /* lua */ `
 ${SHOW_BATCH}
 ${END}
+${AUDIT}
+local entry = readEntry()
 local id, round = arg(), arg()
 local n = numberOf(id)
 if not n then return '' end
@@ -117,6 +122,7 @@ wrote = true
 call('HSET', T .. 'b:' .. n, 'state', SEALED, 'sealed', int(now), 'held', '0', 'tended', '-1', 'tending', v[3] == '1' and 'release' or '')
 touch(n)
 if v[3] == '1' then call('ZADD', T .. 'bx', n, n) end
+audit(entry, 1)
 return SEALED
 `;
 

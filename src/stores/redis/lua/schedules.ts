@@ -160,4 +160,17 @@ end
 return all
 `;
 
+/** One piece: the last name of it, or '' if it is the last piece; those with the first text in their bodies; whether one is without the second. */
+export const REVIEW = /* lua */ `
+local limit, after, declared, notZoned = num(), arg(), arg(), arg()
+local names = call('ZRANGEBYLEX', T .. 'sn', after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, limit)
+local found, zoned = {}, 0
+for _, name in ipairs(names) do
+  local body = call('HGET', T .. 'sb', name) or ''
+  if body:find(declared, 1, true) then found[#found + 1] = name end
+  if not body:find(notZoned, 1, true) then zoned = 1 end
+end
+return {#names == limit and names[#names] or '', found, zoned}
+`;
+
 export const CLOCK = "return int(now)";
