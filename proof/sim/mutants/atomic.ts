@@ -197,5 +197,5 @@ export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
 ];
 
 function marksWithout(marks: string, before: string): string {
-  return [...marks].map((mark, at) => (before[at] === "1" ? "0" : mark)).join("");
+  return Array.from(marks, (mark, at) => (before[at] === "1" ? "0" : mark)).join("");
 }
