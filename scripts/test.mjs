@@ -21,6 +21,9 @@ const settings = [
   "--test-timeout=300000",
   `--import=${new URL("test-ends.mjs", import.meta.url).href}`,
   "--test-reporter=spec",
+  "--test-reporter-destination=stdout",
+  `--test-reporter=${new URL("slowest-files.mjs", import.meta.url).href}`,
+  "--test-reporter-destination=stdout",
   "--disable-warning=ExperimentalWarning",
 ];
 const folder = mkdtempSync(join(tmpdir(), "outlive-test-run-"));
@@ -69,7 +72,8 @@ const runner = spawn(
   {
     cwd: fileURLToPath(new URL("../", import.meta.url)),
     stdio: "inherit",
-    env: { ...process.env, ...sockets },
+    // Tests start thousands of processes that load the same modules. A cache of compiled code saves a command a fifth of its CPU.
+    env: { NODE_COMPILE_CACHE: join(folder, "compiled"), ...process.env, ...sockets },
   },
 );
 
@@ -87,5 +91,10 @@ async function cleanUp() {
       (one) => one.destroy(),
       () => {},
     );
-  rmSync(folder, { recursive: true, force: true });
+  try {
+    rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+  } catch (thrown) {
+    // A process that a test left behind may still write its compiled code there. The run does not fail for that.
+    process.stderr.write(`${folder} was not removed: ${thrown instanceof Error ? thrown.message : String(thrown)}\n`);
+  }
 }

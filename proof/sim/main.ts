@@ -9,6 +9,7 @@
 //   --schedules [--days 365]  years of schedules, under kills and clock jumps
 //   --requests                requests to a remote that may or may not have acted, under kills, pauses and cuts
 //   --collections             numbered messages from a broker that repeats them, under kills, lost answers and producers that stop
+//   --floors                  where claims on PostgreSQL begin to read, next to late commits and jobs that return
 //   --store atomic            histories on a store in the shape of Redis, which loses its latest scripts
 //   --mutant clientClock      with this bug: for --seed, --seeds, --storm and --isolation one, for --mutants several
 import { availableParallelism } from "node:os";
@@ -16,6 +17,7 @@ import { parseArgs } from "node:util";
 import { type AtomicCampaign, runAtomic } from "./atomic.ts";
 import { type Campaign, campaignOf, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
 import { exhaust } from "./exhaustive/exhaust.ts";
+import { FLOOR_MUTANTS, type FloorCampaign, huntFloors, runFloors } from "./floors.ts";
 import { type History, simulate } from "./history.ts";
 import { type Isolation, runIsolation } from "./isolation.ts";
 import { MUTANTS } from "./mutants/index.ts";
@@ -49,6 +51,7 @@ const { values } = parseArgs({
     days: { type: "string", default: "365" },
     requests: { type: "boolean", default: false },
     collections: { type: "boolean", default: false },
+    floors: { type: "boolean", default: false },
     store: { type: "string", default: "sqlite" },
     shrink: { type: "boolean", default: false },
     processes: { type: "string", default: String(availableParallelism()) },
@@ -64,9 +67,14 @@ const DONE_EVERY = 20;
 const TOLD_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
-const known = [...MUTANTS, ...SCHEDULE_MUTANTS, ...OPERATIONS_MUTANTS, ...REQUEST_MUTANTS, ...COLLECTION_MUTANTS].map(
-  ({ name }) => name,
-);
+const known = [
+  ...MUTANTS,
+  ...SCHEDULE_MUTANTS,
+  ...OPERATIONS_MUTANTS,
+  ...REQUEST_MUTANTS,
+  ...COLLECTION_MUTANTS,
+  ...FLOOR_MUTANTS,
+].map(({ name }) => name);
 const strangers = values.mutant.filter((name) => !known.includes(name));
 if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
@@ -79,6 +87,7 @@ else if (values.schedules)
 else if (values.requests)
   tellBroken(await runRequestHistories(whole(values.from, "from"), whole(values.seeds, "seeds")));
 else if (values.collections) tellBroken(await runCollections(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.floors) tellBroken(runFloors(whole(values.from, "from"), whole(values.seeds, "seeds")));
 else if (values.exhaustive) tellExhaustive(await exhaust());
 else if (values.storm) tellBroken(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
 else if (values.isolation) tellBroken(await runIsolation(whole(values.seeds, "seeds"), chosenMutant()));
@@ -181,6 +190,7 @@ async function mutants(budget: number): Promise<void> {
     ...(await huntOperations(budget, OPERATIONS_MUTANTS.filter(isAsked))),
     ...(await huntRequests(Math.min(budget, 60), REQUEST_MUTANTS.filter(isAsked))),
     ...(await huntCollections(Math.min(budget, 20), COLLECTION_MUTANTS.filter(isAsked))),
+    ...huntFloors(Math.min(budget, 20), FLOOR_MUTANTS.filter(isAsked)),
   ]);
 }
 
@@ -229,7 +239,14 @@ function tellExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
 }
 
 function tellBroken<
-  T extends Storm | Isolation | AtomicCampaign | ScheduleCampaign | RequestCampaign | CollectionCampaign,
+  T extends
+    | Storm
+    | Isolation
+    | AtomicCampaign
+    | ScheduleCampaign
+    | RequestCampaign
+    | CollectionCampaign
+    | FloorCampaign,
 >({ broken, ...counts }: T): void {
   if (broken.length > 0) process.exitCode = 1;
   for (const one of broken.slice(0, TOLD)) process.stderr.write(`${one}\n`);

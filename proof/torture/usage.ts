@@ -21,6 +21,7 @@ Processes (without one of these options): real processes, killed, frozen and cut
 --batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and a PostgreSQL server are killed
   --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
   --total N                 go on until N batches were submitted, of at most 8 rows each
+  --seconds N               end kills and submissions after so long, and judge what was submitted: a piece of a campaign
 
 --collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker and a worker with the broker are killed
   --store sqlite|postgres|redis, --kills N, --seed N, --keep

@@ -16,7 +16,7 @@ import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/er
 import type { Emitter } from "../job/events.ts";
 import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
-import type { Clock } from "../job/time.ts";
+import type { CallOff, Clock } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
 import { RetryLater } from "../job/waits.ts";
 import { endBatches, type Progress } from "../recovery/batch-ends.ts";
@@ -32,7 +32,8 @@ import { type FileRows, type SourceRow, Submission } from "./submission.ts";
 const CHECK_MS = 10;
 /**
  * The same for batches that are far from their end: a part of the time that is left at their present pace, and at most this. Eight workers that read their
- * batch every 10 ms used a sixth of the CPU of no-op rows.
+ * batch every 10 ms used a sixth of the CPU of no-op rows. A batch whose rows end much faster than that is checked at once, and so is one of which
+ * nothing is known: the next batch of a worker would wait for the pace of the one before.
  */
 const MAX_CHECK_MS = 200;
 const CHECKS_UNTIL_END = 8;
@@ -41,10 +42,12 @@ const MAX_BATCHES = 1_000;
 /** How long what was read of a batch is good enough. */
 const KNOWN_MS = 500;
 
-interface Check {
+/** What the latest check of a batch that goes on has found, and when the next one is due. */
+interface Checked extends Progress {
   readonly atMono: number;
-  /** Of the batches that go on. */
-  readonly progress: ReadonlyMap<string, Progress>;
+  readonly dueMono: number;
+  /** Rows that this process has settled since, at most. */
+  settled: number;
 }
 
 interface KnownBatch {
@@ -87,8 +90,9 @@ export class BatchWorker {
   readonly #shared = new Map<AnyBatch, Promise<unknown>>();
   readonly #batches = new Map<string, { readonly atMono: number; readonly reading: Promise<KnownBatch> }>();
   #toCheck = new Set<string>();
-  #checking = false;
-  #latestCheck: Check = { atMono: 0, progress: new Map() };
+  readonly #checked = new Map<string, Checked>();
+  #isChecking = false;
+  #nextCheck: { readonly atMono: number; readonly callOff: CallOff } | null = null;
 
   constructor(deps: BatchWorkerDeps) {
     this.#deps = deps;
@@ -109,7 +113,7 @@ export class BatchWorker {
         name,
         {
           ...runnable(kinds.block, (block: never, run) => this.#runBlock(contract, block, run as BlockAttempt)),
-          settled: (job: ClaimedJob, change: Change) => this.#settled(job, change),
+          settled: (job: ClaimedJob, change: Change) => this.#settled(contract, job, change),
         },
       ],
       [doneKind(name), runnable(kinds.done, (input: never, run) => this.#runDone(contract, input, run))],
@@ -172,23 +176,41 @@ export class BatchWorker {
     return { context: await parsedContext(contract, batch), isAborting: batch.state === "aborting" };
   }
 
-  #settled({ input }: ClaimedJob, { to, rows }: Change): void {
+  #settled({ settings }: AnyBatch, { input }: ClaimedJob, { to, rows }: Change): void {
     if (!isTerminal(to) && rows === undefined) return;
-    this.#toCheck.add(batchOfBlock(input));
-    if (this.#checking) return;
-    this.#checking = true;
-    this.#deps.clock.after(CHECK_MS, () => void this.#check());
+    const batch = batchOfBlock(input);
+    this.#toCheck.add(batch);
+    const checked = this.#checked.get(batch);
+    if (checked) checked.settled += settings.blockRows;
+    this.#checkBy(this.#dueMonoOf(batch));
+  }
+
+  /** Not before CHECK_MS, so that a burst of blocks has one check. */
+  #dueMonoOf(batch: string): number {
+    const soon = this.#deps.clock.mono() + CHECK_MS;
+    const checked = this.#checked.get(batch);
+    const isFaster = !checked || checked.settled * CHECKS_UNTIL_END >= checked.left;
+    return isFaster ? soon : Math.max(soon, checked.dueMono);
+  }
+
+  #checkBy(atMono: number): void {
+    if (this.#isChecking || (this.#nextCheck !== null && this.#nextCheck.atMono <= atMono)) return;
+    const { clock } = this.#deps;
+    this.#nextCheck?.callOff();
+    this.#nextCheck = { atMono, callOff: clock.after(atMono - clock.mono(), () => void this.#check()) };
   }
 
   async #check(): Promise<void> {
     const { batches, events, clock } = this.#deps;
+    this.#nextCheck = null;
+    this.#isChecking = true;
     const ids = [...this.#toCheck];
     this.#toCheck = new Set();
-    let delayMs = CHECK_MS;
+    for (const id of ids) this.#forgetSettled(id);
+    const atMono = clock.mono();
     try {
-      const latest = { atMono: clock.mono(), progress: await endBatches(batches, events, ids) };
-      delayMs = this.#nextCheckInMs(latest);
-      this.#latestCheck = latest;
+      const progress = await endBatches(batches, events, ids);
+      for (const id of ids) this.#note(id, progress.get(id), atMono);
     } catch (thrown) {
       // The maintenance of any worker finds the end within a second.
       events.emit("store.failed", {
@@ -197,20 +219,25 @@ export class BatchWorker {
         retryInMs: 1_000,
       });
     }
-    clock.after(delayMs, () => {
-      this.#checking = this.#toCheck.size > 0;
-      if (this.#checking) void this.#check();
-    });
+    this.#isChecking = false;
+    if (this.#toCheck.size > 0) this.#checkBy(Math.min(...[...this.#toCheck].map((id) => this.#dueMonoOf(id))));
   }
 
-  /** By the batch that ends first, if each goes on as it did since the check before. */
-  #nextCheckInMs({ atMono, progress }: Check): number {
-    const before = this.#latestCheck;
-    const times = [...progress].map(([id, { ended, left }]) => {
-      const endedThen = before.progress.get(id)?.ended;
-      return endedThen === undefined ? 0 : ((atMono - before.atMono) * left) / Math.max(1, ended - endedThen);
-    });
-    return Math.min(MAX_CHECK_MS, Math.max(CHECK_MS, Math.min(...times, Infinity) / CHECKS_UNTIL_END));
+  #forgetSettled(id: string): void {
+    const checked = this.#checked.get(id);
+    if (checked) checked.settled = 0;
+  }
+
+  /** If it goes on as it did since the check before, the next one comes after an eighth of the time that is left. */
+  #note(id: string, progress: Progress | undefined, atMono: number): void {
+    const before = this.#checked.get(id);
+    this.#checked.delete(id);
+    if (!progress) return;
+    const { ended, left } = progress;
+    const leftMs = before ? ((atMono - before.atMono) * left) / Math.max(1, ended - before.ended) : 0;
+    const delayMs = Math.min(MAX_CHECK_MS, Math.max(CHECK_MS, leftMs / CHECKS_UNTIL_END));
+    this.#checked.set(id, { ended, left, atMono, dueMono: atMono + delayMs, settled: before?.settled ?? 0 });
+    if (this.#checked.size > MAX_BATCHES) this.#checked.delete(this.#checked.keys().next().value!);
   }
 
   // ---- what follows an end

@@ -10,6 +10,8 @@ export interface PartBlobs {
     data: Uint8Array,
     expected?: { readonly size?: number; readonly sha256?: string; readonly isHashed?: true },
   ): Promise<{ readonly size: number; readonly sha256: string }>;
+  /** What a store may offer (blobs/staging.ts): begins to write bytes whose key comes later. */
+  stage?(data: Uint8Array): { put(key: string): Promise<void> };
   get(key: string): AsyncIterable<Uint8Array>;
   delete(keys: readonly string[]): Promise<void>;
   list(prefix?: string): AsyncIterable<{ readonly key: string }>;

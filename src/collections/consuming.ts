@@ -11,10 +11,13 @@ import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import { wiredKind } from "./collection-worker.ts";
 import type { AnyCollection } from "./contract.ts";
 import { type Intake, needBlobs } from "./intake.ts";
-import { Messages } from "./messages.ts";
+import { Messages, roomOf } from "./messages.ts";
+import { QueueShares } from "./queue-shares.ts";
 
 /** How often open collections with queues of their own are looked for. */
 const LOOK_MS = 1_000;
+/** How long one of them has its turn, if there are more than fit into memory and nothing comes from it. */
+const TURN_MS = 200;
 /** How many of them one process consumes. */
 const MAX_OWN = 1_000;
 const JOBS_PREFETCH = 100;
@@ -32,12 +35,23 @@ export interface ConsumingDeps {
   readonly newId: () => string;
 }
 
+/** A kind of which each collection has its own queues. */
+interface OwnQueues {
+  readonly contract: AnyCollection;
+  readonly shares: QueueShares;
+  /** The collections that are open, as far as is known. */
+  open: readonly string[];
+  /** Those of which something has come since the latest round. */
+  readonly busy: Set<string>;
+}
+
 export class Consuming {
   readonly #deps: ConsumingDeps;
   readonly #consumption: Consumption;
   readonly #fixed: readonly Consumer[];
-  readonly #own: readonly AnyCollection[];
+  readonly #own: readonly OwnQueues[];
   #callOff: (() => void) | null = null;
+  #callOffTurn: (() => void) | null = null;
   #looking: Promise<void> = Promise.resolve();
   #stopped = false;
   #stopping: Promise<void> | undefined;
@@ -45,7 +59,9 @@ export class Consuming {
   constructor(deps: ConsumingDeps, kinds: readonly AnyCollection[]) {
     this.#deps = deps;
     const { broker, events } = deps;
-    this.#own = kinds.filter(({ settings }) => settings.queues === "per-collection");
+    this.#own = kinds
+      .filter(({ settings }) => settings.queues === "per-collection")
+      .map((contract) => ({ contract, shares: new QueueShares(roomOf(contract)), open: [], busy: new Set() }));
     this.#fixed = [
       ...kinds.flatMap((contract) => this.#consumersOf(contract)),
       ...broker.consumes.map(({ queue, kind }) => this.#jobsFrom(queue, kind)),
@@ -64,6 +80,7 @@ export class Consuming {
   async #stop(): Promise<void> {
     this.#stopped = true;
     this.#callOff?.();
+    this.#callOffTurn?.();
     await this.#looking;
     await this.#consumption.stop();
   }
@@ -93,17 +110,43 @@ export class Consuming {
   }
 
   async #lookOnce(): Promise<void> {
-    const own: Consumer[] = [];
-    for (const contract of this.#own) {
-      const wired = wiredKind(contract);
-      for (const state of ["requested", "collecting"] as const)
-        for (const row of await this.#deps.collections.list({ kind: contract.name, state }, MAX_OWN, null)) {
-          if (!isOpen(row.state)) continue;
-          const { queues } = this.#deps.broker.wire(wired, row.id);
-          own.push(...this.#messages(contract).consumers(queues));
-        }
+    for (const own of this.#own) {
+      const lists = ["requested", "collecting"] as const;
+      const open: string[] = [];
+      for (const state of lists)
+        for (const row of await this.#deps.collections.list({ kind: own.contract.name, state }, MAX_OWN, null))
+          if (isOpen(row.state)) open.push(row.id);
+      own.open = [...new Set(open)].slice(0, MAX_OWN);
     }
-    if (!this.#stopped) this.#consumption.set([...this.#fixed, ...own.slice(0, 2 * MAX_OWN)]);
+    this.#callOffTurn?.();
+    this.#callOffTurn = null;
+    this.#share();
+  }
+
+  /** Divides the room of each kind among its open collections, again and again while there are more than fit. */
+  #share(): void {
+    if (this.#stopped) return;
+    const shares = this.#own.map((own) => this.#shareOf(own));
+    this.#consumption.set([...this.#fixed, ...shares.flatMap(({ consumers }) => consumers)]);
+    if (shares.some(({ areMore }) => areMore)) this.#callOffTurn = this.#deps.clock.after(TURN_MS, () => this.#share());
+  }
+
+  #shareOf({ contract, shares, open, busy }: OwnQueues): { consumers: readonly Consumer[]; areMore: boolean } {
+    const { ids, parts, headers, areMore } = shares.next(open, (id) => busy.has(id));
+    busy.clear();
+    const wired = wiredKind(contract);
+    const messages = this.#messages(contract);
+    const consumers = ids.flatMap((id) => {
+      const { queues } = this.#deps.broker.wire(wired, id);
+      return messages.consumers(queues, { parts, headers }).map((consumer): Consumer => ({
+        ...consumer,
+        handle: (deliveries) => {
+          busy.add(id);
+          return consumer.handle(deliveries);
+        },
+      }));
+    });
+    return { consumers, areMore };
   }
 
   /** One job for each message id, however often the message comes. A message that no job can be made of is parked. */

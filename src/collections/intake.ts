@@ -16,21 +16,30 @@ export interface IncomingPart extends PartPlace {
 
 /** Parts of one call of the store. */
 const MAX_TOGETHER = 500;
-/** How long rows wait for others whose blobs are being written. */
+/** Bytes whose hash takes longer than a turn of the event loop. */
+const LARGE = 64 * 1024;
+/** How long rows wait for others whose blobs are being written, at least. */
 const GATHER_MS = 5;
+/** And twice as long as the latest call took, because the process has that time again for each call that is saved; at most this. */
+const MAX_GATHER_MS = 50;
+
+type IntakeClock = Pick<Clock, "mono" | "after" | "soon">;
 
 export class Intake {
   readonly #blobs: PartBlobs;
   readonly #events: Emitter;
+  readonly #clock: IntakeClock;
   readonly #known: Together<PartPlace, KnownPlace | null>;
   readonly #keep: Together<Part, PutAnswer>;
   readonly #checks: Together<string, string>;
   /** Blobs that are being written. */
   #writing = 0;
+  #hashing: Promise<void> = Promise.resolve();
 
-  constructor(collections: Collections, blobs: PartBlobs, events: Emitter, clock: Pick<Clock, "after">) {
+  constructor(collections: Collections, blobs: PartBlobs, events: Emitter, clock: IntakeClock) {
     this.#blobs = blobs;
     this.#events = events;
+    this.#clock = clock;
     this.#known = new Together(clock, (places) => collections.known(places));
     this.#keep = new Together(
       clock,
@@ -45,24 +54,13 @@ export class Intake {
 
   /** What became of each, in their order. Resolves when all of it is durable. */
   async put(kind: string, incoming: readonly IncomingPart[]): Promise<PutAnswer[]> {
-    const asked = this.#known.call(
+    const known = await this.#known.call(
       incoming.map(({ collection, series, ordinal }) => ({ collection, series, ordinal })),
     );
-    // While the store looks. A call that fails is reported below.
-    asked.catch(() => {});
-    const hashes = incoming.map(({ data }) => sha256(data));
-    const known = await asked;
-    const answers: PutAnswer[] = [];
-    const parts: { readonly at: number; readonly part: Part; readonly data: Uint8Array }[] = [];
-    for (const [at, { data, ...place }] of incoming.entries()) {
-      const hash = hashes[at]!;
-      answers[at] = answerPut(known[at]!, { ordinal: place.ordinal, sha256: hash });
-      if (answers[at] !== "accepted") continue;
-      const part = { ...place, blob: blobOf(kind, place, hash), bytes: data.length, sha256: hash };
-      parts.push({ at, part, data });
-    }
+    const stored = await Promise.all(incoming.map((part, at) => this.#store(kind, part, known[at]!)));
+    const answers = stored.map(({ answer }) => answer);
+    const parts = stored.flatMap(({ part }, at) => (part === null ? [] : [{ at, part }]));
     if (parts.length > 0) {
-      await Promise.all(parts.map(({ part, data }) => this.#store(part, data)));
       const kept = await this.#keep.call(parts.map(({ part }) => part));
       for (const [i, { at }] of parts.entries()) answers[at] = kept[i]!;
       await this.#dropUnused(parts.filter((_, i) => kept[i] === "conflict" || kept[i] === "unknown"));
@@ -71,13 +69,38 @@ export class Intake {
     return answers;
   }
 
-  async #store({ blob, bytes, sha256: hash }: Part, data: Uint8Array): Promise<void> {
+  /** Stores the bytes of a part that may be new. `part`: null if there is nothing to keep. */
+  async #store(
+    kind: string,
+    { data, ...place }: IncomingPart,
+    known: KnownPlace | null,
+  ): Promise<{ readonly answer: PutAnswer; readonly part: Part | null }> {
+    const { ordinal } = place;
+    if (known !== null && known.sha256 !== null)
+      return { answer: answerPut(known, { ordinal, sha256: await this.#hash(data) }), part: null };
+    // Whatever the hash is: nothing is known that it could differ from.
+    const answer = answerPut(known, { ordinal, sha256: "" });
+    if (answer !== "accepted") return { answer, part: null };
     this.#writing++;
     try {
-      await this.#blobs.put(blob, data, { size: bytes, sha256: hash, isHashed: true });
+      // The disk has something to do while the hash is made.
+      const staged = this.#blobs.stage?.(data);
+      const hash = await this.#hash(data);
+      const part = { ...place, blob: blobOf(kind, place, hash), bytes: data.length, sha256: hash };
+      await (staged
+        ? staged.put(part.blob)
+        : this.#blobs.put(part.blob, data, { size: data.length, sha256: hash, isHashed: true }));
+      return { answer, part };
     } finally {
       this.#writing--;
     }
+  }
+
+  /** Large ones one after the other, and between two of them other callbacks run: or the syncs of all parts would begin after the last hash. */
+  async #hash(data: Uint8Array): Promise<string> {
+    if (data.length >= LARGE)
+      await (this.#hashing = this.#hashing.then(() => new Promise<void>((resolve) => this.#clock.soon(resolve))));
+    return sha256(data);
   }
 
   /** Looks whether these collections are complete now. A call during a check shares the next one. */
@@ -109,17 +132,19 @@ interface Waiting<In, Out> {
 
 /** One call at a time, and what is asked for meanwhile goes into the next one. Answers are by place; a call that fails, fails for all in it. */
 class Together<In, Out> {
-  readonly #clock: Pick<Clock, "after">;
+  readonly #clock: IntakeClock;
   readonly #run: (items: readonly In[]) => Promise<readonly Out[]>;
   /** How many items are on their way here. */
   readonly #coming: () => number;
   #waiting: Waiting<In, Out>[] = [];
   #count = 0;
   #isRunning = false;
+  /** The latest call. */
+  #tookMs = 0;
   #callOff: (() => void) | null = null;
 
   constructor(
-    clock: Pick<Clock, "after">,
+    clock: IntakeClock,
     run: (items: readonly In[]) => Promise<readonly Out[]>,
     coming: () => number = () => 0,
   ) {
@@ -140,7 +165,8 @@ class Together<In, Out> {
   /** A commit of SQLite holds the process for a flush of the disk, so the parts that are nearly there are waited for, up to half of all. */
   #next(): void {
     if (this.#isRunning || this.#waiting.length === 0) return;
-    if (this.#coming() > this.#count) this.#callOff ??= this.#clock.after(GATHER_MS, () => void this.#runNow());
+    const gatherMs = Math.min(MAX_GATHER_MS, Math.max(GATHER_MS, 2 * this.#tookMs));
+    if (this.#coming() > this.#count) this.#callOff ??= this.#clock.after(gatherMs, () => void this.#runNow());
     else void this.#runNow();
   }
 
@@ -150,6 +176,7 @@ class Together<In, Out> {
     if (this.#isRunning) return;
     this.#isRunning = true;
     const taken = this.#take();
+    const fromMono = this.#clock.mono();
     try {
       const answers = await this.#run(taken.flatMap(({ items }) => items));
       let from = 0;
@@ -157,6 +184,7 @@ class Together<In, Out> {
     } catch (thrown) {
       for (const { reject } of taken) reject(thrown);
     }
+    this.#tookMs = this.#clock.mono() - fromMono;
     this.#isRunning = false;
     this.#next();
   }

@@ -12,6 +12,12 @@ import type { IncomingPart, Intake } from "./intake.ts";
 /** After so many deliveries a message is parked: its handling may have ended the process each time. */
 const MAX_DELIVERIES = 20;
 const MAX_PREFETCH = 256;
+const HEADERS = 16;
+
+/** How many messages of a kind one process holds: no more than its memory has room for. */
+export function roomOf({ settings: { memory, messageMax } }: AnyCollection): number {
+  return Math.min(MAX_PREFETCH, Math.max(1, Math.floor(memory / messageMax)));
+}
 
 export interface MessageDeps {
   readonly collections: Collections;
@@ -38,14 +44,11 @@ export class Messages {
     this.#contract = contract;
   }
 
-  /** Consumers of these queues. All of them together hold no more than the kind's memory. */
-  consumers(queues: {
-    readonly header?: string;
-    readonly part?: string;
-    readonly parked?: string;
-  }): readonly Consumer[] {
-    const { memory, messageMax } = this.#contract.settings;
-    const prefetch = Math.min(MAX_PREFETCH, Math.max(1, Math.floor(memory / messageMax)));
+  /** Consumers of these queues, with so many parts and headers in hand. Omitted: as many as there is room for, and a few. */
+  consumers(
+    queues: { readonly header?: string; readonly part?: string; readonly parked?: string },
+    { parts = roomOf(this.#contract), headers = HEADERS }: { readonly parts?: number; readonly headers?: number } = {},
+  ): readonly Consumer[] {
     const consumer = (queue: string, at: number, handle: Consumer["handle"]): Consumer => ({
       queue,
       kind: this.#contract.name,
@@ -53,8 +56,8 @@ export class Messages {
       handle: (deliveries) => this.#reporting(queue, () => handle(deliveries)),
     });
     return [
-      ...(queues.part === undefined ? [] : [consumer(queues.part, prefetch, (all) => this.#parts(all))]),
-      ...(queues.header === undefined ? [] : [consumer(queues.header, 16, (all) => this.#headers(all))]),
+      ...(queues.part === undefined ? [] : [consumer(queues.part, parts, (all) => this.#parts(all))]),
+      ...(queues.header === undefined ? [] : [consumer(queues.header, headers, (all) => this.#headers(all))]),
       ...(queues.parked === undefined ? [] : [consumer(queues.parked, 1, (all) => this.#deadLetters(all))]),
     ];
   }

@@ -243,13 +243,14 @@ export class Client {
       return { count, created };
     }
     // While a batch is under way the next one is made: on a server, which works meanwhile, 20 % of the time of both.
-    let underWay = Promise.resolve();
+    const underWay: Promise<void>[] = [];
     const flush = async (): Promise<void> => {
       const batch = taken();
-      await underWay;
-      underWay = this.store.enqueue(batch).then(hear);
+      while (underWay.length >= (this.store.bulkAtOnce ?? 1)) await underWay.shift();
+      const enqueued = this.store.enqueue(batch).then(hear);
       // Whatever awaits it next rejects with it.
-      underWay.catch(() => {});
+      enqueued.catch(() => {});
+      underWay.push(enqueued);
       await new Promise<void>((sent) => systemClock.soon(sent));
     };
     try {
@@ -265,7 +266,9 @@ export class Client {
       }
       if (drafts.length > 0) await flush();
     } finally {
-      await underWay;
+      // When it rejects, nothing is on its way any more.
+      await Promise.allSettled(underWay);
+      await Promise.all(underWay);
     }
     return { count, created };
   }

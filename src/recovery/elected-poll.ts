@@ -6,41 +6,58 @@ import type { WorkerRow } from "../stores/liveness.ts";
 import type { Store } from "../stores/port.ts";
 
 /** How often the elected process shows that it polls. Each message wakes a session of every worker, so it is seldom. */
-const PROOF_EVERY_MS = 4_000;
+const PROOF_EVERY_MS = 8_000;
+/** Where no wake-up is lost, how long the pause between two polls grows as long as nothing is written. */
+const MAX_REST_MS = 20_000;
 
 export class ElectedPoll {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #everyMs: number;
   #provedMono = Number.NEGATIVE_INFINITY;
+  #restMs: number;
   /** As the latest poll found it; null: not known. */
   changes: number | null = null;
+  /** Nothing waits for a time (`Pending.isQuiet`). */
+  isQuiet = false;
 
   constructor({ store, clock }: { readonly store: Store; readonly clock: Clock }, everyMs: number) {
     this.#store = store;
     this.#clock = clock;
     this.#everyMs = everyMs;
+    this.#restMs = everyMs;
   }
 
   /** Wakes everyone if workers of these may find something to do. A proof follows only a poll that succeeded. Returns in how many ms to poll again. */
   async pass(workers: readonly WorkerRow[]): Promise<number> {
-    const { upkeep } = this.#store;
+    const { upkeep, wakesSurely = false } = this.#store;
     if (!upkeep.pending) return this.#everyMs;
-    const { now, nextInMs, changes = null } = await upkeep.pending(kindsOf(workers));
+    const { now, nextInMs, changes = null, isQuiet = false } = await upkeep.pending(kindsOf(workers));
+    const hasChanged = changes === null || changes !== this.changes;
     this.changes = changes;
+    this.isQuiet = isQuiet;
     if (now) this.#store.notify?.("wake");
     const mono = this.#clock.mono();
     if (mono - this.#provedMono >= PROOF_EVERY_MS) {
       this.#provedMono = mono;
       this.#store.notify?.("proof");
     }
-    return Math.min(this.#everyMs, Math.max(1, nextInMs ?? this.#everyMs));
+    this.#restMs =
+      wakesSurely && !hasChanged ? Math.max(this.#everyMs, Math.min(2 * this.#restMs, MAX_REST_MS)) : this.#everyMs;
+    return Math.min(this.#restMs, Math.max(1, nextInMs ?? this.#restMs));
+  }
+
+  /** Something was written: the next pause is a short one. */
+  wake(): void {
+    this.#restMs = this.#everyMs;
   }
 
   /** Another process was elected. If it is this one again, it proves that at once. */
   rest(): void {
     this.#provedMono = Number.NEGATIVE_INFINITY;
     this.changes = null;
+    this.isQuiet = false;
+    this.#restMs = this.#everyMs;
   }
 }
 

@@ -55,7 +55,7 @@ export class FailureDetector {
   }
 
   /** Checks only with the kernel, for processes of this host; it does not query the store. */
-  probeProcesses(workers: readonly WorkerRow[]): Lost[] {
+  probeProcesses(workers: readonly WorkerRow[], alive = new Set<WorkerRow>()): Lost[] {
     const dead: Lost[] = [];
     for (const worker of workers) {
       // Its process may be alive and hold its lock, but this store rejects everything it writes.
@@ -65,9 +65,22 @@ export class FailureDetector {
       }
       const state = this.#processState(worker);
       if (state === "gone") dead.push({ worker, death: this.#gone(worker, processIsGone(worker)) });
-      else if (state === "alive") this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+      else if (state === "alive") {
+        alive.add(worker);
+        this.#watch(worker).lastSeenAliveAt = this.#clock.now();
+      }
     }
     return dead;
+  }
+
+  /** As `probe`, but a server is not asked for the locks of processes that are alive: a missing one would not count. */
+  async probeSoon(workers: readonly WorkerRow[]): Promise<Lost[]> {
+    if (!this.#liveness.manyHosts) return this.probe(workers);
+    const alive = new Set<WorkerRow>();
+    const dead = this.probeProcesses(workers, alive);
+    const proved = new Set(dead.map(({ worker }) => worker.id));
+    const rest = workers.filter((worker) => !alive.has(worker) && !proved.has(worker.id));
+    return rest.length === 0 ? dead : [...dead, ...(await this.probe(rest))];
   }
 
   /**

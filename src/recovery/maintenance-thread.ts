@@ -208,6 +208,8 @@ interface Kept {
   readonly close: () => Promise<void>;
   /** Calls `listener` when lost contact with the store is re-established. */
   readonly onReturn?: (listener: () => void) => void;
+  /** Calls `listener` when workers have come or gone, or work may be ready. Absent: nothing says so. */
+  readonly onNews?: (listener: (news: "wake" | "fleet") => void) => void;
 }
 
 interface ThreadTools {
@@ -243,6 +245,7 @@ async function keep<Own>(
     clock = systemClock,
     close,
     onReturn,
+    onNews,
   } = await open(own, { options, newId, events, times, wakeup });
   const neighbours = hostNeighbours(options.worker, options.bootId, clock);
   const given = { store, liveness, clock, random, events, newId, processState: checkProcess };
@@ -269,6 +272,7 @@ async function keep<Own>(
   // The other workers learn at once that this worker is back, and do not mistake a second loss for the first one
   // continuing.
   onReturn?.(() => void maintenance.beat());
+  onNews?.((news) => maintenance.heard(news));
   maintenance.start();
   say({ type: "ready" });
 }

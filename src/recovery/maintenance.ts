@@ -66,9 +66,10 @@ const NEIGHBOURS = 8;
 const BLOCKED_MS = 1_000;
 /**
  * Where another process checks all locks, each worker still checks the processes of its own host, against rows at most
- * this old. Younger ones are read at the hint that a process has ended.
+ * this old. Younger ones are read at the hint that a process has ended. Longer than the checks of neighbours are apart,
+ * which read them, too.
  */
-const NEIGHBOURS_KNOWN_MS = 20_000;
+const NEIGHBOURS_KNOWN_MS = 30_000;
 /**
  * A watcher whose own heartbeat is older than this many intervals could not write. The silence of others proves nothing
  * then.
@@ -92,6 +93,11 @@ export const BATCHES_MS = 1_000;
 const ROWS_KNOWN_MS = 900;
 /** As long as there is no other worker. */
 const ROWS_KNOWN_ALONE_MS = 3_000;
+/** Where the store announces who comes and goes, and the kernel of this host shows whether all others live. */
+const ROWS_ANNOUNCED_MS = 20_000;
+/** What only time brings about is looked for this often although nothing was written, and this often if the store says that nothing waits for a time. */
+const UNCHANGED_MS = 10_000;
+const QUIET_MS = 120_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 /**
@@ -147,7 +153,7 @@ export class Maintenance {
   #sweeps = 0;
   #checks = 0;
   /** What the store counted when this was last done. */
-  readonly #tendedAt = new Map<string, number>();
+  readonly #tendedAt = new Map<string, { readonly changes: number; readonly atMono: number }>();
   #warnedBlocked = false;
 
   constructor(deps: MaintenanceDeps, options: MaintenanceOptions, host: MaintenanceHost) {
@@ -280,12 +286,12 @@ export class Maintenance {
     if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
     else this.#warnedBlocked = false;
     const { liveness } = this.#deps;
-    const leads = await liveness.leads?.();
+    const leads = await liveness.leads?.(this.#seesAll());
     if (leads !== undefined) this.#elect(leads === true);
     const follows = leads === false && !liveness.isWaitingForContact?.();
     const dead = follows
       ? this.#detector.probeProcesses(await this.#knownNeighbours(worker))
-      : await this.#detector.probe(leads ? await this.#knownOthers(worker) : await this.#neighbours(worker));
+      : await this.#detector.probeSoon(leads ? await this.#knownOthers(worker) : await this.#neighbours(worker));
     if (dead.length === 0 || !(await this.#recover(await this.#stillPresent(dead)))) return;
     // Several may have died at once, further round the ring than we probe, so check all of them now.
     await this.checkWorkers(true);
@@ -318,9 +324,9 @@ export class Maintenance {
   async checkWorkers(asked = false): Promise<void> {
     const { worker } = this.#options;
     const followed = this.#follows;
-    this.#follows = (await this.#deps.liveness.leads?.()) === false;
+    this.#follows = (await this.#deps.liveness.leads?.(this.#seesAll())) === false;
     if (followed && this.#follows && !asked && ++this.#checks % FOLLOWERS_CHECK !== 0) return;
-    const watched = this.#follows ? await this.#neighbours(worker) : await this.#others(worker);
+    const watched = this.#follows ? await this.#neighbours(worker) : await this.#othersNow(worker);
     if (this.#couldNotWrite()) this.#restartWatch();
     const dead = await this.#detector.check(watched, this.#follows ? this.#checkMs * FOLLOWERS_CHECK : this.#checkMs);
     const foreign = this.#deps.liveness.manyHosts ? null : this.#detector.foreign;
@@ -331,6 +337,7 @@ export class Maintenance {
 
   /** Resolves lost contacts, fences out overdue jobs, and maintains the store's own files. */
   async chores(): Promise<void> {
+    if (this.#rests("chores")) return;
     await this.#apart("lost workers", async () => {
       if (!this.#follows) await this.#losses.pass(this.#checkMs);
     });
@@ -384,12 +391,33 @@ export class Maintenance {
       await tendCollections(store.collections!, events, () => !this.#stopped);
   }
 
-  /** False: nothing was written since this was last asked for `what`. What only time brings about is found a while later: heartbeats are writes, too. */
+  /** False: nothing was written since this was last asked for `what`. What only time brings about is found a while later. */
   #hasChanged(what: string): boolean {
     const changes = this.#isElected ? (this.#poll?.changes ?? null) : null;
-    if (changes !== null && this.#tendedAt.get(what) === changes) return false;
-    if (changes !== null) this.#tendedAt.set(what, changes);
+    if (changes === null) return true;
+    const atMono = this.#deps.clock.mono();
+    const last = this.#tendedAt.get(what);
+    const restMs = this.#poll!.isQuiet ? QUIET_MS : UNCHANGED_MS;
+    if (last?.changes === changes && atMono - last.atMono < restMs) return false;
+    this.#tendedAt.set(what, { changes, atMono });
     return true;
+  }
+
+  /** Nothing waits for a time, and nothing was written. */
+  #rests(what: string): boolean {
+    return this.#isElected && this.#poll!.isQuiet && !this.#hasChanged(what);
+  }
+
+  /** The store has announced that workers have come or gone, or that work may be ready. */
+  heard(news: "wake" | "fleet"): void {
+    if (news === "fleet") {
+      this.#all = null;
+      this.#ring = null;
+    } else if (this.#isElected && !this.#stopped && this.#pollInMs > this.#options.pollMs!) {
+      this.#poll!.wake();
+      this.#pollInMs = this.#options.pollMs!;
+      this.#pollIn(this.#pollInMs);
+    }
   }
 
   /**
@@ -399,6 +427,7 @@ export class Maintenance {
   async sweep(): Promise<void> {
     this.#purgesOn &&= !this.#follows;
     if (this.#follows && ++this.#sweeps % FOLLOWERS_SWEEP !== 0) return;
+    if (!this.#purgesOn && this.#rests("sweep")) return;
     const { retention, times } = this.#options;
     const { store, clock } = this.#deps;
     await this.#apart("long overdue jobs", () =>
@@ -471,9 +500,23 @@ export class Maintenance {
 
   async #knownOthers(worker: string): Promise<readonly WorkerRow[]> {
     const mono = this.#deps.clock.mono();
-    const knownMs = this.#all && this.#all.workers.length > 1 ? ROWS_KNOWN_MS : ROWS_KNOWN_ALONE_MS;
+    const isAlone = this.#all !== null && this.#all.workers.length <= 1;
+    const knownMs = this.#seesAll() ? ROWS_ANNOUNCED_MS : isAlone ? ROWS_KNOWN_ALONE_MS : ROWS_KNOWN_MS;
     if (!this.#all || mono - this.#all.atMono >= knownMs) return this.#others(worker);
     return this.#all.workers.filter((row) => row.id !== worker);
+  }
+
+  /** As they are now. That no other worker has come the store announces. */
+  async #othersNow(worker: string): Promise<readonly WorkerRow[]> {
+    const known = this.#deps.store.wakesSurely ? await this.#knownOthers(worker) : null;
+    return known?.length === 0 ? known : this.#others(worker);
+  }
+
+  /** The store announces who comes and goes, and all others are processes of this host: its kernel shows whether they live. */
+  #seesAll(): boolean {
+    const { store, processState } = this.#deps;
+    if (!store.wakesSurely || !this.#all) return false;
+    return this.#all.workers.every((row) => row.id === this.#options.worker || processState(row) !== "unknown");
   }
 
   #couldNotWrite(): boolean {

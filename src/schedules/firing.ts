@@ -298,7 +298,8 @@ export class ScheduleFiring {
       this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
       this.#isAnyKnown ||= inMs !== null;
       if (this.#isAnyKnown) await this.#noteZoneData();
-      if (!this.#stopped) this.#listen(this.#isAnyKnown);
+      // Where no wake-up is lost, no process reads often.
+      if (!this.#stopped) this.#listen(this.#isAnyKnown || this.#deps.store.wakesSurely === true);
     } catch (thrown) {
       // The worker says so, and stops.
       if (whyStoreReplaced(thrown) !== null) this.#stopped = true;

@@ -121,9 +121,9 @@ export interface Liveness {
   readonly manyHosts?: boolean;
   /**
    * Where one process checks all workers: whether that is this one. Null: no process can be elected, so each checks its
-   * neighbours.
+   * neighbours. `seldom`: it has nothing to find that others would not find as soon, so it may ask and say so less often.
    */
-  leads?(): Promise<boolean | null>;
+  leads?(seldom?: boolean): Promise<boolean | null>;
   /** For how many more ms no worker is declared dead because the store was unavailable a moment ago; 0: no wait. */
   holdMs?(): number;
   /**

@@ -35,7 +35,10 @@ import type {
   Upkeep,
 } from "./store-parts.ts";
 
-type Engine = Omit<Store, keyof Parts | "name" | "bulk" | "onWakeup" | "notify" | "close">;
+type Engine = Omit<
+  Store,
+  keyof Parts | "name" | "bulk" | "bulkAtOnce" | "wakesSurely" | "onWakeup" | "notify" | "close"
+>;
 /** Some verbs of a store, of its parts too. */
 export type SomeVerbs = Partial<Omit<Store, keyof Parts>> & { readonly [P in keyof Parts]?: Partial<Parts[P]> };
 
@@ -347,6 +350,8 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
   const wrapped: Record<string, unknown> = {
     name: store.name,
     ...(store.bulk !== undefined && { bulk: store.bulk }),
+    ...(store.bulkAtOnce !== undefined && { bulkAtOnce: store.bulkAtOnce }),
+    ...(store.wakesSurely && { wakesSurely: true }),
     onWakeup(listener: (what: Wakeup) => void) {
       if (wakeups === undefined) return store.onWakeup?.(listener) ?? (() => {});
       listeners.add(listener);

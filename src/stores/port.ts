@@ -30,6 +30,12 @@ export interface Store<Tx = unknown> {
   /** How many drafts `enqueue` takes best at once, for a caller that may cut as it likes. Omitted: 1,000. */
   readonly bulk?: number;
 
+  /** How many such calls it takes best at a time; they are carried out in order. Omitted: one. */
+  readonly bulkAtOnce?: number;
+
+  /** True: the write that makes work ready wakes the workers that sleep, so a wake-up is lost only with the connection that would have heard it. */
+  readonly wakesSurely?: boolean;
+
   /** Writes or replaces the settings of these kinds, in one transaction. */
   declare(kinds: readonly KindSettings[]): Promise<void>;
 
@@ -128,6 +134,8 @@ export interface Pending {
   readonly nextInMs: number | null;
   /** Another number after each write to the store, for those who need not look again. Absent: the store does not count them. */
   readonly changes?: number;
+  /** Nothing that the maintenance tends waits for a time: no deadline, no open loss, no unfinished batch or collection. Absent: not known. */
+  readonly isQuiet?: boolean;
 }
 
 /** What a worker says of itself with each heartbeat. */

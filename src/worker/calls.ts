@@ -78,11 +78,10 @@ export class Calls {
    */
   watched<T>(call: RunCall, work: (calls: this) => Promise<T>): Promise<T> {
     this.#underWay++;
-    const ended = (): void => {
+    return this.#guarded(call, this.#unlessWaiting(work), () => {
       this.#underWay--;
       if (this.#waits?.begun) this.#attempt.endWaiting();
-    };
-    return this.#guarded(call, this.#unlessWaiting(work).finally(ended));
+    });
   }
 
   async #unlessWaiting<T>(work: (calls: this) => Promise<T>): Promise<T> {
@@ -90,9 +89,10 @@ export class Calls {
     return work(this);
   }
 
-  #guarded<T>(call: RunCall, work: Promise<T>): Promise<T> {
+  #guarded<T>(call: RunCall, work: Promise<T>, ended?: () => void): Promise<T> {
     const calledLate = this.#attempt.hasEnded();
-    const returned = work.catch((thrown: unknown): never => {
+    const failed = (thrown: unknown): never => {
+      ended?.();
       if (this.#attempt.hasEnded() || WITHOUT_RESULT.has(call)) {
         // Before `returned` is rejected, which is soon enough.
         returned.catch(() => {});
@@ -100,7 +100,13 @@ export class Calls {
         if (call !== "commit" || calledLate) this.#report(call, thrown);
       }
       throw thrown;
-    });
+    };
+    const succeeded = (value: T): T => {
+      ended?.();
+      return value;
+    };
+    // One promise for both: `finally` and `catch` would be four more for every step.
+    const returned = work.then(succeeded, failed);
     return returned;
   }
 

@@ -79,22 +79,26 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
 
 /** How often an idle worker polls that need not. */
 const SELDOM_MS = 10_000;
-/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 4 s (recovery/elected-poll.ts). */
-const PROVED_MS = 10_000;
+/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 8 s (recovery/elected-poll.ts). */
+const PROVED_MS = 20_000;
+/** Both, where no wake-up is lost as long as its way is proved. */
+const SURE_MS = 30_000;
 
 export class PollPace {
   readonly #clock: Clock;
   readonly #oftenMs: number;
   readonly #changed: (proved: boolean) => void;
+  readonly #isSure: boolean;
   /** This process polls for all. */
   isElected = false;
   #provedMono: number;
   #isProved = false;
   #warned = false;
 
-  /** `changed` is called when wake-ups are not proved any more, and when they are again. */
-  constructor(clock: Clock, oftenMs: number, changed: (proved: boolean) => void) {
+  /** `changed` is called when wake-ups are not proved any more, and when they are again. `isSure`: `Store.wakesSurely`. */
+  constructor(clock: Clock, oftenMs: number, changed: (proved: boolean) => void, isSure = false) {
     this.#clock = clock;
+    this.#isSure = isSure;
     this.#oftenMs = oftenMs;
     this.#changed = changed;
     this.#provedMono = clock.mono();
@@ -110,21 +114,27 @@ export class PollPace {
 
   get everyMs(): number {
     this.#check();
-    return this.#isProved ? Math.max(this.#oftenMs, SELDOM_MS) : this.#oftenMs;
+    return this.#isProved ? Math.max(this.#oftenMs, this.#isSure ? SURE_MS : SELDOM_MS) : this.#oftenMs;
   }
 
   /** How often schedules are read: the elected process reads them for all. */
   get schedulesMs(): number {
-    return this.isElected ? this.#oftenMs : this.everyMs;
+    return this.isElected && !this.#isSure ? this.#oftenMs : this.everyMs;
   }
 
   /** For how many ms `everyMs` holds if nothing arrives. */
   get validMs(): number {
-    return this.#isProved ? Math.max(0, this.#provedMono + PROVED_MS - this.#clock.mono()) : Number.POSITIVE_INFINITY;
+    return this.#isProved
+      ? Math.max(0, this.#provedMono + this.#provedMs - this.#clock.mono())
+      : Number.POSITIVE_INFINITY;
+  }
+
+  get #provedMs(): number {
+    return this.#isSure ? SURE_MS : PROVED_MS;
   }
 
   #check(): void {
-    if (this.#clock.mono() - this.#provedMono < PROVED_MS) return;
+    if (this.#clock.mono() - this.#provedMono < this.#provedMs) return;
     this.#isProved = false;
     if (this.#warned) return;
     this.#warned = true;

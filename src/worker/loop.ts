@@ -110,7 +110,8 @@ export class Loop implements ExecutorOwner {
   constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions, cells = new AheadCells()) {
     this.#context = context;
     this.#life = life;
-    this.pace = new PollPace(context.clock, options.pollMs, (proved) => this.#paceChanged(proved, options.pollMs));
+    const changed = (proved: boolean): void => this.#paceChanged(proved, options.pollMs);
+    this.pace = new PollPace(context.clock, options.pollMs, changed, context.store.wakesSurely);
     this.#total = options.concurrency.total;
     this.#backoff = new StoreBackoff(context.clock, () => this.#on("retry"));
     this.#ahead = new Ahead(cells, options.claimsAhead);

@@ -101,7 +101,7 @@ test("a blob is synced before it is renamed, its folder and new folders above it
   const root = place(t);
   const trace = join(root, "trace");
   const folder = join(root, "blobs");
-  await putter(folder, ["-y", "-xx", "-s", "300", "-e", "trace=mkdir,pwrite64,fsync,rename,write", "-o", trace]);
+  await putter(folder, ["-y", "-xx", "-s", "300", "-e", "trace=openat,mkdir,pwrite64,fsync,rename,write", "-o", trace]);
   // The contents of large writes are cut off, and not needed.
   const text = readFileSync(trace, "latin1").replaceAll(/(pwrite64\(\d+<[^>]*>), "[^"]*"\.{0,3}/g, "$1");
   const calls = parseTrace(text).filter(({ result }) => result !== -1);
@@ -115,9 +115,15 @@ test("a blob is synced before it is renamed, its folder and new folders above it
     assert.equal(to, join(folder, PUTS[n]!));
     const writes = calls.filter(({ name, file }) => name === "pwrite64" && file === from);
     assert.ok(writes.length > 0);
-    const synced = calls.find(
-      ({ name, file, began }) => name === "fsync" && file === from && began > writes.at(-1)!.ended,
+    // Or each write is a sync, too.
+    const opened = calls.find(
+      (call) => call.name === "openat" && call.args.includes("O_DSYNC") && paths(call)[0] === from,
     );
+    assert.equal(opened !== undefined, to.endsWith("staged"));
+    const synced =
+      opened ??
+      calls.find(({ name, file, began }) => name === "fsync" && file === from && began > writes.at(-1)!.ended);
+    assert.ok(writes.at(-1)!.ended < renamed.began);
     assert.ok(synced !== undefined && synced.ended < renamed.began, `${to}: the file is synced before the rename`);
     const parent = to.slice(0, to.lastIndexOf("/"));
     const named = calls.find(({ name, file, began }) => name === "fsync" && file === parent && began > renamed.ended);

@@ -8,6 +8,7 @@ import { test, type TestContext } from "node:test";
 import amqplib, { type ConfirmChannel } from "amqplib";
 import { collection, type Engine, type EngineOptions, ErrorCode, job, open } from "../../src/index.ts";
 import { keptInHandMs } from "../../src/brokers/rabbitmq/consumption.ts";
+import { fileSystem } from "../../src/blobs.ts";
 import { rabbitmq } from "../../src/rabbitmq.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
 import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
@@ -296,6 +297,66 @@ test("CR-05 CR-09 with queues of their own, collections use the names of the see
   const gone = await probe.createChannel();
   gone.on("error", () => {});
   await assert.rejects(gone.checkQueue(`transaction-${id}-payload`), /NOT_FOUND/);
+});
+
+test("queues of their own: all collections together hold no more than the memory of their kind, those that do not fit take turns, and all end", async (t) => {
+  const [COLLECTIONS, PARTS, ROOM] = [6, 3, 4];
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  t.after(() => channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {}));
+  const settings = { series: ["files"], message: { max: 100 }, memory: ROOM * 100, queues: "per-collection" } as const;
+  const scan = collection(kind, settings).done(() => {});
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  // Parts are being stored until the test lets them.
+  const gate = Promise.withResolvers<void>();
+  let [storing, most] = [0, 0];
+  const disk = fileSystem({ folder: join(folder, "blobs") });
+  const put: typeof disk.put = async (...args) => {
+    most = Math.max(most, ++storing);
+    await gate.promise;
+    try {
+      return await disk.put(...args);
+    } finally {
+      storing--;
+    }
+  };
+  const slow = new Proxy(disk, {
+    get: (of, verb) =>
+      verb === "put" ? put : verb === "stage" ? undefined : (Reflect.get(of, verb).bind?.(of) ?? Reflect.get(of, verb)),
+  });
+  const engine = await open(`sqlite:${join(folder, "jobs.db")}`, {
+    jobs: [scan],
+    blobs: slow,
+    broker: rabbitmq(await sharedRabbitmq()),
+    logger: false,
+    heartbeat: PATIENT,
+  });
+  t.after(() => engine.close({ grace: "0ms" }));
+  const ids = Array.from({ length: COLLECTIONS }, () => freshKind());
+  for (const id of ids) await engine.collect(scan, null, { id, expect: { files: PARTS } });
+  await engine.start();
+  for (const id of ids) await untilIs(engine, id, "collecting");
+  const producer = new Producer(channel, kind);
+  for (const id of ids)
+    for (let ordinal = 1; ordinal <= PARTS; ordinal++) {
+      const headers = { "outlive-collection": id, "outlive-series": "files", "outlive-ordinal": ordinal };
+      await producer.send(`transaction-${id}-payload`, Buffer.from(`${id} ${ordinal}`), headers, "");
+    }
+  const ready = async (): Promise<number> => {
+    let sum = 0;
+    for (const id of ids) sum += (await channel.checkQueue(`transaction-${id}-payload`)).messageCount;
+    return sum;
+  };
+  await untilTrue(
+    () => storing,
+    (count) => count >= 2,
+    "parts are in hand",
+  );
+  assert.ok((await ready()) >= COLLECTIONS * PARTS - ROOM, "the broker keeps what does not fit");
+  gate.resolve();
+  for (const id of ids) await untilIs(engine, id, "notified");
+  assert.ok(most <= ROOM, `${most} were in hand at once`);
+  assert.deepEqual(await engine.parked({ kind }), []);
 });
 
 test("a message that no queue takes fails its job with a reason, and so do a wrong password and a wrong virtual host", async (t) => {

@@ -100,7 +100,7 @@ class Place implements FreshSchema {
   }
 }
 
-type More = Pick<PostgresStoreDeps, "turnInTwoFrom">;
+type More = Partial<Pick<PostgresStoreDeps, "turnInTwoFrom" | "clock">>;
 
 export async function openStore(
   { url, schema }: Pick<FreshSchema, "url" | "schema">,

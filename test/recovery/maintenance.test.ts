@@ -636,7 +636,9 @@ test("the last worker in the ring polls for all: it wakes them for what waits, a
   assert.deepEqual([of("proof").length, of("wake").length], [1, 0]);
   state.now = true;
   await clock.advance(2_000);
-  assert.deepEqual([of("proof").length, of("wake").length], [2, 2]);
+  assert.deepEqual([of("proof").length, of("wake").length], [1, 2]);
+  await clock.advance(3_000);
+  assert.deepEqual([of("proof").length, of("wake").length], [2, 5]);
 });
 
 test("a worker that is not the last in the ring polls for none, and does as soon as those after it have ended", async () => {
@@ -670,6 +672,46 @@ test("where a server elects one process, that one polls for all, as soon as some
   const after = of("pending").length;
   await clock.advance(5_000);
   assert.deepEqual([told, of("pending").length], [["elected true", "elected false"], after]);
+});
+
+test("where no wake-up is lost, the elected process polls less and less often while nothing is written, and soon again after a wake-up", async () => {
+  const state = { changes: 1 };
+  const { maintenance, clock, of } = keep({
+    workers: [],
+    liveness: { leads: () => Promise.resolve(true) },
+    store: { wakesSurely: true },
+    pending: () => ({ now: false, nextInMs: null, changes: state.changes, isQuiet: true }),
+  });
+  maintenance.start();
+  await clock.advance(120_000);
+  const rested = of("pending").length;
+  assert.ok(rested >= 6 && rested <= 11, `${rested} polls in two minutes`);
+  await clock.advance(2_000);
+  const before = of("pending").length;
+  maintenance.heard("wake");
+  await clock.advance(1_100);
+  assert.equal(of("pending").length, before + 1, "one second after the wake-up");
+  state.changes = 2;
+  await clock.advance(2_100);
+  assert.equal(of("pending").length, before + 2, "two seconds later");
+  await clock.advance(1_000);
+  assert.equal(of("pending").length, before + 3, "and a second after a poll that found a change");
+});
+
+test("a lone worker whose store announces who comes reads the workers again when it does", async () => {
+  const { maintenance, clock, queries } = keep({
+    workers: [],
+    liveness: { leads: () => Promise.resolve(true) },
+    store: { wakesSurely: true },
+    pending: () => ({ now: false, nextInMs: null, changes: 1, isQuiet: true }),
+  });
+  maintenance.start();
+  await clock.advance(60_000);
+  const before = queries.length;
+  assert.ok(before <= 10, `${before} reads in a minute`);
+  maintenance.heard("fleet");
+  await clock.advance(300);
+  assert.equal(queries.length, before + 1);
 });
 
 test("a poll that fails is reported, and proves nothing", async () => {

@@ -4,6 +4,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { NO_COUNTERS } from "../../src/job/job.ts";
+import { systemClock } from "../../src/platform/clock.ts";
 import { succeed } from "../../src/job/transitions.ts";
 import type { Settlement } from "../../src/stores/port.ts";
 import { Enqueuing, Kinds } from "../../src/stores/postgres/enqueue.ts";
@@ -68,6 +69,7 @@ test("C22: a worker settles 560 results of 1 MiB that came at once, in statement
     kinds: new Kinds(),
     workers: { known: () => 1, whyReplaced: async () => null },
     settling: {},
+    clock: systemClock,
     inTwoFrom: 16,
   };
   const settlements = Array.from({ length: COUNT }, (_, row): Settlement => {

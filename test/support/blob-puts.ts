@@ -1,4 +1,5 @@
-// What blob-putter.ts puts, in this order: two blobs of new folders, a large stream, one in a folder that is there, one put twice.
+// What blob-putter.ts puts, in this order: two blobs of new folders, a large stream, one in a folder that is there, one put twice, one
+// that gets its key after its bytes.
 
 export const PUTS: readonly string[] = [
   "kind/one/small",
@@ -6,6 +7,7 @@ export const PUTS: readonly string[] = [
   "kind/one/other",
   "kind/two/stream",
   "top",
+  "kind/one/staged",
 ];
 
 export function contentOf(key: string): Buffer {

@@ -15,10 +15,10 @@ export const BIN = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url
 /** What the call begins with, before the command. */
 export const NODE = [process.execPath, "--disable-warning=ExperimentalWarning", BIN] as const;
 
-/** Nothing of the machine's own settings reaches the CLI. */
+/** Nothing of the machine's own settings reaches the CLI, except where compiled code is kept for the whole test run. */
 export function cleanEnv(given: Readonly<Record<string, string>> = {}): Record<string, string> {
   const env: Record<string, string> = { ...given };
-  for (const name of ["PATH", "HOME", "TMPDIR", "TZ"]) {
+  for (const name of ["PATH", "HOME", "TMPDIR", "TZ", "NODE_COMPILE_CACHE"]) {
     const value = process.env[name];
     if (value !== undefined) env[name] ??= value;
   }

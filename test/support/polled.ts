@@ -14,7 +14,7 @@ interface Polling {
 }
 
 /** Generous, for a busy machine. Without the poll it would be an hour. */
-const SOON_MS = 20_000;
+const SOON_MS = 60_000;
 
 /** The worker of `slow` never polls; those of `stepped` do, and one of them is elected. `kills`: that one is killed first. */
 export async function polledForAll(

@@ -35,7 +35,7 @@ const scan = collection(kind, { series: ["files"], message: { max: messageMax },
 // Something attached: a worker consumes only what it could also finish.
 scan.done(() => {});
 const blobs = fileSystem({ folder });
-if (holds) blobs.put = () => new Promise(() => {});
+if (holds) Object.assign(blobs, { put: () => new Promise(() => {}), stage: undefined });
 const engine = bare
   ? null
   : await open(url, { jobs: [scan], blobs, broker: rabbitmq(broker), logger: false, heartbeat: { probe: "50ms" } });

@@ -25,6 +25,7 @@ export async function batches(args: readonly string[]): Promise<boolean> {
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
       total: { type: "string" },
+      seconds: { type: "string" },
       seed: { type: "string", default: "1" },
       workers: { type: "string", default: "4" },
       json: { type: "boolean", default: false },
@@ -37,6 +38,7 @@ export async function batches(args: readonly string[]): Promise<boolean> {
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
   const workers = wholeNumber(values.workers, "workers");
   const total = values.total === undefined ? null : wholeNumber(values.total, "total");
+  const forMs = values.seconds === undefined ? null : wholeNumber(values.seconds, "seconds") * 1_000;
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
@@ -55,7 +57,16 @@ export async function batches(args: readonly string[]): Promise<boolean> {
     end.defer(() => started.destroy());
   }
   const url = server ? server.url() : `sqlite:${join(scratch.folder, "jobs.db")}`;
-  const outcome = await runBatches({ url, kills, batches: total, seed, workers, folder: scratch.folder, server });
+  const outcome = await runBatches({
+    url,
+    kills,
+    batches: total,
+    forMs,
+    seed,
+    workers,
+    folder: scratch.folder,
+    server,
+  });
   const line = lineOf(store, seed, outcome);
   const isSound = isKept(outcome);
   for (const [law, broken] of Object.entries(outcome.findings))

@@ -22,6 +22,8 @@ export interface BatchesOptions {
   readonly kills: number;
   /** Kills go on until so many batches were submitted, which are small then; null: until there are enough kills. */
   readonly batches: number | null;
+  /** Kills and submissions end after so long, however many there were; null: they do not. A campaign is run in pieces, each with its own verdict. */
+  readonly forMs: number | null;
   readonly seed: number;
   readonly workers: number;
   readonly folder: string;
@@ -144,7 +146,7 @@ function hasPoison(submitter: number): boolean {
 
 /** Kills until there are enough, and waits between two for most places to be filled: some processes have to get on with it. */
 async function strike(
-  { kills, batches, seed, server }: BatchesOptions,
+  { kills, batches, forMs, seed, server }: BatchesOptions,
   fleet: Fleet<Role>,
   submitted: Count,
   serverAway: (untilMono: number) => void,
@@ -153,7 +155,10 @@ async function strike(
   const acts = { worker: 0, submitter: 0, two: 0, all: 0, killServer: 0, restartServer: 0 };
   let nextServer = Math.min(KILLS_PER_SERVER, Math.ceil(kills / 3));
   let told = 0;
-  while (fleet.kills.length < kills || (batches !== null && submitted.now() < batches)) {
+  const untilMono = forMs === null ? Infinity : performance.now() + forMs;
+  const isEnough = (): boolean =>
+    performance.now() > untilMono || (fleet.kills.length >= kills && (batches === null || submitted.now() >= batches));
+  while (!isEnough()) {
     await pause(chance.whole(PAUSE_MS.least, PAUSE_MS.most));
     if (fleet.missing() > 2) continue;
     // A campaign is about many batches: its kills are spread over them, so that most come to their end.

@@ -118,8 +118,17 @@ async function unnoticed(
   // A process that had stopped in peace before it was killed has no incident.
   const rows = await engine.workers({ which: "all" });
   const stopped = new Set(rows.filter(({ state }) => state === "stopped").map(({ id }) => id));
+  // After a restart of the server a process works on under another id, and it may be killed before the rig hears of that: its death is that of its latest life.
+  const nextLife = new Map(
+    rows.flatMap(({ id, predecessor }) => (predecessor === null ? [] : [[predecessor, id] as const])),
+  );
+  const isNoticed = (worker: string): boolean => {
+    if (found.has(worker) || stopped.has(worker)) return true;
+    const next = nextLife.get(worker);
+    return next !== undefined && isNoticed(next);
+  };
   return [...killOf.keys()]
-    .filter((worker) => !found.has(worker) && !stopped.has(worker))
+    .filter((worker) => !isNoticed(worker))
     .map((worker) => `worker ${worker} was killed, and there is no incident of its death`);
 }
 

@@ -25,6 +25,7 @@ import { assertData, inParts, Meter, SourceFailure } from "../contents.ts";
 import { codeOf, explained, folderMissing } from "./errors.ts";
 import { Folders, keyConflict, sync } from "./folders.ts";
 import { INCOMING, incomingName, sweep } from "./leftovers.ts";
+import type { StagedBlob, StagingBlobs } from "../staging.ts";
 
 /** Options of `fileSystem()`. */
 export interface FileSystemOptions {
@@ -39,6 +40,10 @@ export interface FileSystemOptions {
 
 /** What one write takes of a stream; it is also the memory of one put. */
 const WRITE_BYTES = 512 * 1024;
+/** Whether O_DSYNC is as good as a sync. On macOS it leaves the bytes in the cache of the disk. */
+const SYNCS_WRITES = process.platform === "linux";
+/** A new file whose writes return when they are on the disk. */
+const SYNCED = SYNCS_WRITES ? constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_DSYNC : "wx";
 const READ_BYTES = 256 * 1024;
 /** How often a process that puts blobs removes what dead ones left. */
 const SWEEP_EVERY_MS = 3_600_000;
@@ -52,7 +57,7 @@ export function fileSystem(options: FileSystemOptions): BlobStore {
 
 const writeSome = promisify(writeCall);
 
-class FileSystemBlobs implements BlobStore {
+class FileSystemBlobs implements BlobStore, StagingBlobs {
   readonly place: string;
   readonly #folder: string;
   readonly #allowNetwork: boolean;
@@ -78,18 +83,33 @@ class FileSystemBlobs implements BlobStore {
     assertData(key, data);
     const meter = new Meter(key, expected);
     return await this.#doing(`storing ${key}`, async (folders) => {
-      await this.#sweepSometimes();
-      const incoming = join(this.#root, INCOMING, incomingName());
-      try {
+      const incoming = await this.#incoming();
+      return await this.#orRemoved(incoming, async () => {
         await write(await this.#create(incoming), key, data, meter);
         const content = meter.end();
         await this.#rename(folders, incoming, key);
         return content;
-      } catch (thrown) {
-        await unlink(incoming).catch(() => {});
-        throw thrown;
-      }
+      });
     });
+  }
+
+  stage(data: Uint8Array): StagedBlob {
+    const writing = this.#doing(`storing ${data.length} bytes`, async () => {
+      const incoming = await this.#incoming();
+      await this.#orRemoved(incoming, async () => writeWhole(await this.#create(incoming, SYNCED), data));
+      return incoming;
+    });
+    // Reported by `put`.
+    writing.catch(() => {});
+    return {
+      put: async (key) => {
+        assertKey(key);
+        const incoming = await writing;
+        await this.#doing(`storing ${key}`, (folders) =>
+          this.#orRemoved(incoming, () => this.#rename(folders, incoming, key)),
+        );
+      },
+    };
   }
 
   async *get(key: string, range?: BlobRange): AsyncGenerator<Uint8Array, void> {
@@ -202,6 +222,21 @@ class FileSystemBlobs implements BlobStore {
     return new Folders(this.#root);
   }
 
+  /** Where the next put is written. */
+  async #incoming(): Promise<string> {
+    await this.#sweepSometimes();
+    return join(this.#root, INCOMING, incomingName());
+  }
+
+  async #orRemoved<T>(incoming: string, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (thrown) {
+      await unlink(incoming).catch(() => {});
+      throw thrown;
+    }
+  }
+
   async #sweepSometimes(): Promise<void> {
     const now = Date.now();
     if (now < this.#sweepAt) return;
@@ -209,13 +244,13 @@ class FileSystemBlobs implements BlobStore {
     await sweep(this.#root, now).catch(unlessMissing);
   }
 
-  async #create(path: string): Promise<number> {
+  async #create(path: string, flags: string | number = "wx"): Promise<number> {
     try {
-      return openSync(path, "wx", 0o600);
+      return openSync(path, flags, 0o600);
     } catch (thrown) {
       if (codeOf(thrown) !== "ENOENT") throw thrown;
       await mkdir(dirname(path), { mode: 0o700 }).catch(unlessThere);
-      return openSync(path, "wx", 0o600);
+      return openSync(path, flags, 0o600);
     }
   }
 
@@ -256,6 +291,16 @@ async function write(fd: number, key: string, data: BlobData, meter: Meter): Pro
       at += part.length;
     }
     await sync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** The same of a file whose writes are synced: bytes wait for a thread of the pool once, not once to be written and again to be synced. */
+async function writeWhole(fd: number, data: Uint8Array): Promise<void> {
+  try {
+    await writeAll(fd, data, 0);
+    if (!SYNCS_WRITES) await sync(fd);
   } finally {
     closeSync(fd);
   }

@@ -31,6 +31,8 @@ export class RabbitmqConsumption implements Consumption {
   #wanted: readonly Consumer[] = [];
   #link: Link | null = null;
   #consuming = new Map<string, Consuming>();
+  /** Those that take nothing more, and have something in hand. */
+  readonly #ending = new Set<Consuming>();
   /** Kinds whose queues the broker refuses. They are not consumed; the others are. */
   #refused = new Set<string>();
 
@@ -48,7 +50,7 @@ export class RabbitmqConsumption implements Consumption {
 
   async stop(): Promise<void> {
     this.#wanted = [];
-    await Promise.all([...this.#consuming.values()].map((one) => one.stop()));
+    await Promise.all([...this.#consuming.values(), ...this.#ending].map((one) => one.stop()));
     this.#stopping.abort();
     this.#link?.destroy();
     await this.#looping;
@@ -83,7 +85,7 @@ export class RabbitmqConsumption implements Consumption {
       }
       this.#link?.destroy();
       this.#link = null;
-      for (const one of this.#consuming.values()) one.lose();
+      for (const one of [...this.#consuming.values(), ...this.#ending]) one.lose();
       this.#consuming = new Map();
       if (signal.aborted) return;
       this.#news({ state: "lost", text: `${shown} is not reachable, and is tried again: ${why}` });
@@ -142,14 +144,22 @@ export class RabbitmqConsumption implements Consumption {
       this.#wanted.filter(({ kind }) => !this.#refused.has(kind)).map((consumer) => [consumer.queue, consumer]),
     );
     for (const [queue, one] of this.#consuming) {
-      if (wanted.has(queue)) continue;
+      if (wanted.get(queue)?.prefetch === one.prefetch) continue;
       this.#consuming.delete(queue);
-      void one.stop();
+      void this.#end(one);
     }
     for (const [queue, consumer] of wanted) {
-      if (this.#consuming.has(queue)) continue;
+      // The room of what begins belongs to what ends, until that holds nothing any more.
+      if (this.#consuming.has(queue) || [...this.#ending].some(({ kind }) => kind === consumer.kind)) continue;
       this.#consuming.set(queue, new Consuming(link, this.#address.shown, consumer, this.#stopping.signal, this.#news));
     }
+  }
+
+  async #end(one: Consuming): Promise<void> {
+    this.#ending.add(one);
+    await one.end();
+    this.#ending.delete(one);
+    if (this.#link) this.#adjust(this.#link);
   }
 }
 
@@ -175,7 +185,9 @@ class Consuming {
   #turns = 0;
   #isolates = false;
   #stopped = false;
+  #isEnding = false;
   #idle: (() => void) | null = null;
+  #starting: Promise<void>;
 
   constructor(link: Link, shown: string, consumer: Consumer, signal: AbortSignal, news: (news: BrokerNews) => void) {
     this.#news = news;
@@ -183,7 +195,15 @@ class Consuming {
     this.#shown = shown;
     this.#consumer = consumer;
     this.#signal = signal;
-    void this.#start();
+    this.#starting = this.#start();
+  }
+
+  get kind(): string {
+    return this.#consumer.kind;
+  }
+
+  get prefetch(): number {
+    return this.#consumer.prefetch;
   }
 
   /** The connection is gone, and with it every delivery: the broker brings them again. */
@@ -197,17 +217,47 @@ class Consuming {
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#hurry.abort();
-    const channel = this.#channel;
     this.#waiting = [];
-    if (channel && this.#tag !== null)
-      await deadline(channel.cancel(this.#tag), this.#shown, "cancelling").catch(() => {});
-    if (this.#turns > 0) await new Promise<void>((resolve) => (this.#idle = resolve));
+    await this.#cancel();
+    while (this.#turns > 0) await this.#untilIdle();
+    const channel = this.#channel;
     if (channel) await deadline(channel.close(), this.#shown, "closing a channel").catch(() => {});
+  }
+
+  /** Takes nothing more and handles what it has: a message that is returned would count as delivered again. What can't be handled is returned. */
+  async end(): Promise<void> {
+    this.#isEnding = true;
+    this.#hurry.abort();
+    await this.#cancel();
+    while (!this.#stopped && (this.#waiting.length > 0 || this.#turns > 0)) {
+      this.#pump();
+      if (this.#turns > 0) await this.#untilIdle();
+      else await new Promise(setImmediate);
+    }
+    await this.stop();
+  }
+
+  async #cancel(): Promise<void> {
+    // One that is about to consume would do so after this.
+    await this.#starting.catch(() => {});
+    const [channel, tag] = [this.#channel, this.#tag];
+    this.#tag = null;
+    if (channel && tag !== null) await deadline(channel.cancel(tag), this.#shown, "cancelling").catch(() => {});
+  }
+
+  #untilIdle(): Promise<void> {
+    return new Promise((resolve) => {
+      const former = this.#idle;
+      this.#idle = (): void => {
+        former?.();
+        resolve();
+      };
+    });
   }
 
   async #start(): Promise<void> {
     const { queue, prefetch } = this.#consumer;
-    while (!this.#stopped) {
+    while (!this.#stopped && !this.#isEnding) {
       // A channel that ends before it consumes is this loop's: with a second one each failed attempt would double them.
       let isConsuming = false;
       let isEnded = false;
@@ -218,7 +268,10 @@ class Consuming {
           if (!isConsuming || this.#channel !== channel || this.#stopped) return;
           this.#channel = null;
           this.#waiting = [];
-          void after(RETRY_MS, this.#signal).then(() => (this.#stopped ? undefined : this.#start()));
+          this.#tag = null;
+          void after(RETRY_MS, this.#signal).then(() => {
+            if (!this.#stopped && !this.#isEnding) this.#starting = this.#start();
+          });
         };
         const channel: Channel = await openChannel(
           this.#link,
@@ -240,7 +293,7 @@ class Consuming {
         this.#refusals = 0;
         return;
       } catch (thrown) {
-        if (this.#stopped) return;
+        if (this.#stopped || this.#isEnding) return;
         // A call that is not answered leaves the connection in a state that nobody knows: the loop makes a new one.
         if (/has not answered/.test((thrown as Error).message)) return this.#link.destroy();
         this.#channel = null;
@@ -249,7 +302,7 @@ class Consuming {
         // Not the first: the queues of a collection are made while it is looked for.
         if (code === ErrorCode.brokerRefused && ++this.#refusals === 2)
           this.#news({ state: "refused", text: `${queue} is not consumed, and is tried again: ${message}` });
-        await after(RETRY_MS, this.#signal);
+        await after(RETRY_MS, AbortSignal.any([this.#signal, this.#hurry.signal]));
         if (this.#signal.aborted) return;
       }
     }
@@ -286,7 +339,11 @@ class Consuming {
       for (const [at, { channel, message }] of inHand.entries()) answer(channel, message, verdicts?.[at] ?? "requeue");
     } finally {
       this.#turns--;
-      if (this.#turns === 0 && this.#idle) this.#idle();
+      const idle = this.#turns === 0 ? this.#idle : null;
+      if (idle) {
+        this.#idle = null;
+        idle();
+      }
       setImmediate(() => this.#pump());
     }
   }
@@ -301,7 +358,7 @@ class Consuming {
         return await this.#consumer.handle(deliveries);
       } catch {
         // The caller has said what failed.
-        if (this.#stopped || performance.now() - since > keepMs) return null;
+        if (this.#stopped || this.#isEnding || performance.now() - since > keepMs) return null;
         await after(pauseMs, this.#hurry.signal);
       }
     }

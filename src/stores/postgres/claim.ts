@@ -17,6 +17,7 @@ import {
 } from "./statements.ts";
 import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
+import { type Floor, rangesOf } from "./floors.ts";
 import { isRowOf, MARK_HOLDS, registered } from "./restore-mark.ts";
 import { OWNED, RESULT_SUM } from "./settle.ts";
 import type { WorkerKey } from "./workers.ts";
@@ -35,6 +36,8 @@ export interface Claim {
   readonly heeds: "due and suspects" | "due" | "nothing";
   /** Where the jobs of several kinds are looked for: in front of all kinds, or in each kind of these. */
   readonly from?: "front" | readonly OpenKind[];
+  /** Where the jobs of one kind, or those in front of all kinds, are read from, the highest priority first; omitted: from the first one on. */
+  readonly floors?: readonly Floor[];
 }
 
 export interface OpenKind {
@@ -154,9 +157,10 @@ export async function takeTurnInTwo(
 }
 
 /** Kinds that are not fair have no gate, and the statement for them costs nothing for it. */
-function formOf({ kinds, from }: Claim): Form {
-  if (from === "front" && kinds.length > 1) return "ofFront";
-  return kinds.some(({ fair }) => fair) ? "ofFair" : kinds.length > 1 ? "ofMany" : "ofOne";
+function formOf({ kinds, from, floors }: Claim): Form {
+  if (from === "front" && kinds.length > 1) return floors === undefined ? "ofFront" : "ofFrontAbove";
+  if (kinds.some(({ fair }) => fair)) return "ofFair";
+  return kinds.length > 1 ? "ofMany" : floors === undefined ? "ofOne" : "ofOneAbove";
 }
 
 /** Throws only after both have ended, so that no caller repeats a statement that is still running. */
@@ -400,10 +404,11 @@ function settling(successes: readonly Settlement[]): Record<(typeof SETTLED)[num
   };
 }
 
-/** For one kind, for several, for kinds of which some are fair, and for the front of all kinds. */
-type Form = "ofOne" | "ofMany" | "ofFair" | "ofFront";
+/** For one kind, for several, for kinds of which some are fair, and for the front of all kinds; of one kind and of the front also from floors on. */
+type Form = "ofOne" | "ofOneAbove" | "ofMany" | "ofFair" | "ofFront" | "ofFrontAbove";
 
 const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kind", "room"] as const;
+const RANGES = ["highest", "lowest", "floors"] as const;
 const MANY_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "rooms", "shares", "total"] as const;
 const ALL_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "total", "slots", "front"] as const;
 
@@ -411,8 +416,11 @@ const ALL_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "
 const FRONT_FACTOR = 2;
 const FRONT_LEAST = 50;
 
-function claiming(claim: Claim): Record<(typeof ONE_KIND | typeof MANY_KINDS | typeof ALL_KINDS)[number], Value> {
+function claiming(
+  claim: Claim,
+): Record<(typeof ONE_KIND | typeof RANGES | typeof MANY_KINDS | typeof ALL_KINDS)[number], Value> {
   const { worker, kinds, total, ahead, heeds, from = kinds } = claim;
+  const ranges = claim.floors === undefined ? [] : rangesOf(claim.floors);
   const form = formOf(claim);
   const each = form === "ofFair" || form === "ofMany" ? (from === "front" ? kinds : from) : [];
   return {
@@ -422,7 +430,10 @@ function claiming(claim: Claim): Record<(typeof ONE_KIND | typeof MANY_KINDS | t
     boundMs: ahead > 0 ? AHEAD_BOUND_MS : 0,
     kind: kinds[0]?.id ?? null,
     room: ahead > 0 ? total : Math.min(kinds[0]?.most ?? 0, total),
-    kinds: form === "ofFront" ? idsOf(kinds) : list(each.map(({ id }) => id)),
+    highest: list(ranges.map(({ highest }) => highest)),
+    lowest: list(ranges.map(({ lowest }) => lowest)),
+    floors: list(ranges.map(({ floor }) => floor)),
+    kinds: form === "ofFront" || form === "ofFrontAbove" ? idsOf(kinds) : list(each.map(({ id }) => id)),
     rooms: list(each.map(({ most }) => most)),
     shares: list(each.map(({ shares }) => shares)),
     total,
@@ -478,9 +489,9 @@ const ME = `SELECT f.state, m.value AS epoch, coalesce((SELECT started FROM outl
 // sees its mark, but does not wait for a heartbeat. greatest(): another process may have raised the epoch after this snapshot was taken.
 // A statement that does not settle does not wait until its claim is on disk either.
 function turn(form: Form, { settles }: { readonly settles: boolean }): string {
-  const ofOne = form === "ofOne";
+  const ofOne = form === "ofOne" || form === "ofOneAbove";
   const ofFair = form === "ofFair";
-  const ofFront = form === "ofFront";
+  const ofFront = form === "ofFront" || form === "ofFrontAbove";
   return `WITH
   ${CLOCK}${settles ? NOTES : ", set_config('synchronous_commit', 'off', true)"}),
   me AS MATERIALIZED (${ME} FOR KEY SHARE OF f),
@@ -496,7 +507,7 @@ function turn(form: Form, { settles }: { readonly settles: boolean }): string {
   may AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM me WHERE state = 'live' AND lasts)
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
-  ${ofFront ? FRONT : ""}
+  ${ofFront ? (form === "ofFront" ? FRONT : FRONT_ABOVE) : ""}
   ready AS MATERIALIZED (${READY[form]}),
   taken AS (
     UPDATE outlive.jobs j SET state = 1, worker = :worker, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
@@ -522,6 +533,20 @@ const READY_OF_ONE = `
     WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
       AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)
     ORDER BY j.priority DESC, j.seq LIMIT :room FOR UPDATE SKIP LOCKED`;
+
+// From floors on: of each range in its order, until there is enough. A read of the index begins at a number only if its priority is given.
+const fromFloors = (columns: string, jobs: string, limit: string): string => `
+    SELECT r.*${columns} FROM unnest(:highest::int[], :lowest::int[], :floors::bigint[]) AS f (highest, lowest, floor) CROSS JOIN LATERAL (
+      SELECT * FROM (${jobs} AND f.floor IS NOT NULL AND j.priority = f.highest AND j.seq >= f.floor ORDER BY j.seq ${limit}) one
+      UNION ALL SELECT * FROM (${jobs} AND f.floor IS NULL AND j.priority <= f.highest AND j.priority >= f.lowest
+        ORDER BY j.priority DESC, j.seq ${limit}) more) r`;
+
+const READY_ABOVE = `${fromFloors(
+  ", (SELECT timeout_ms FROM outlive.kinds WHERE id = :kind) AS timeout_ms",
+  `SELECT j.ctid AS tid FROM outlive.jobs j WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
+        AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)`,
+  "LIMIT :room FOR UPDATE SKIP LOCKED",
+)} LIMIT :room`;
 
 // The best of all kinds by (priority, age), each within its own room. Rows that were locked but not taken are free again at the commit.
 const bestOf = (columns: string, kinds: string, jobs: string): string => `
@@ -570,6 +595,11 @@ const FROM_GATE = `,
 const FRONT = `front AS MATERIALIZED (
     SELECT j.ctid AS tid, j.kind, j.priority, j.seq FROM outlive.jobs j WHERE j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
     ORDER BY j.priority DESC, j.seq LIMIT :front),`;
+const FRONT_ABOVE = `front AS MATERIALIZED (${fromFloors(
+  "",
+  "SELECT j.ctid AS tid, j.kind, j.priority, j.seq FROM outlive.jobs j WHERE j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)",
+  "LIMIT :front",
+)} LIMIT :front),`;
 const READY_IN_FRONT = `
     SELECT j.ctid AS tid, k.timeout_ms FROM front f JOIN outlive.kinds k ON k.id = f.kind AND NOT ${isPausedSql("k.")} JOIN outlive.jobs j ON j.ctid = f.tid
     WHERE f.kind = ANY (:kinds::int[]) AND j.state = 0 AND j.lane = 1 ORDER BY f.priority DESC, f.seq LIMIT :total FOR UPDATE OF j SKIP LOCKED`;
@@ -577,24 +607,30 @@ const BLIND = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT
 
 const READY: Readonly<Record<Form, string>> = {
   ofOne: READY_OF_ONE,
+  ofOneAbove: READY_ABOVE,
   ofMany: bestOf("", "", openJobs("")),
   ofFair: READY_OF_FAIR,
   ofFront: READY_IN_FRONT,
+  ofFrontAbove: READY_IN_FRONT,
 };
 
 /** Settles and claims. */
 const TURN = {
   ofOne: statement([...ONE_KIND, ...SETTLED], turn("ofOne", { settles: true })),
+  ofOneAbove: statement([...ONE_KIND, ...RANGES, ...SETTLED], turn("ofOneAbove", { settles: true })),
   ofMany: statement([...MANY_KINDS, ...SETTLED], turn("ofMany", { settles: true })),
   ofFair: statement([...MANY_KINDS, ...SETTLED], turn("ofFair", { settles: true })),
   ofFront: statement([...ALL_KINDS, ...SETTLED], turn("ofFront", { settles: true })),
+  ofFrontAbove: statement([...ALL_KINDS, ...RANGES, ...SETTLED], turn("ofFrontAbove", { settles: true })),
 } as const;
 /** Claims and does not wait until the claim is on disk. */
 const CLAIM = {
   ofOne: statement(ONE_KIND, turn("ofOne", { settles: false })),
+  ofOneAbove: statement([...ONE_KIND, ...RANGES], turn("ofOneAbove", { settles: false })),
   ofMany: statement(MANY_KINDS, turn("ofMany", { settles: false })),
   ofFair: statement(MANY_KINDS, turn("ofFair", { settles: false })),
   ofFront: statement(ALL_KINDS, turn("ofFront", { settles: false })),
+  ofFrontAbove: statement([...ALL_KINDS, ...RANGES], turn("ofFrontAbove", { settles: false })),
 } as const;
 /** Settles. */
 const SETTLE = statement(

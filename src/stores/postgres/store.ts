@@ -52,7 +52,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   const purging = new Purging();
   const enqueuing = new Enqueuing(connection, kinds, clock);
   const shared = { connection, kinds, workers, settling };
-  const turns = new Turns({ ...shared, inTwoFrom: deps.turnInTwoFrom ?? TURN_IN_TWO_FROM });
+  const turns = new Turns({ ...shared, clock, inTwoFrom: deps.turnInTwoFrom ?? TURN_IN_TWO_FROM });
   const writing = new AttemptWriting(connection, { ...shared, clock });
   const channel = wakeupChannel(connection.schema);
 

@@ -1,6 +1,7 @@
 // The worker's turn as the port defines it: usually one statement, and more work when that statement's result asks for it.
 import { hasRoomForSuspects, type HeldSuspects } from "../../job/isolation.ts";
 import type { ClaimedJob } from "../../job/job.ts";
+import type { Clock } from "../../job/time.ts";
 import { type Change, hasFollow } from "../../job/transitions.ts";
 import { APPLIED, type CorruptJob, type Room, type Settlement, type TurnAnswer, type WriteAnswer } from "../port.ts";
 import {
@@ -22,6 +23,7 @@ import type { Connection } from "./connection.ts";
 import type { Kinds } from "./enqueue.ts";
 import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
+import { Floors } from "./floors.ts";
 import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
@@ -35,6 +37,7 @@ export interface TurnDeps {
   readonly kinds: Kinds;
   readonly workers: Workers;
   readonly settling: Settling;
+  readonly clock: Pick<Clock, "mono">;
   /** With this many successes or more, a second statement settles them alongside the claim. With fewer it costs more than it hides. */
   readonly inTwoFrom: number;
 }
@@ -78,6 +81,7 @@ export class Turns {
   /** At most one. A later turn reports what it came to. */
   #admitting: Admitting | null = null;
   readonly #open: OpenKinds;
+  readonly #floors = new Floors();
   /** So many turns go by before one looks in front of all kinds again. */
   #skips = 0;
 
@@ -102,7 +106,7 @@ export class Turns {
   }
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
-    const { connection, workers, settling, inTwoFrom } = this.#deps;
+    const { connection, workers, settling, clock, inTwoFrom } = this.#deps;
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
     const open = await this.#open.of(connection, room);
@@ -110,8 +114,20 @@ export class Turns {
     const asked = room.ahead !== undefined && room.kinds.every((kind) => kind.ahead) ? room.ahead : 0;
     const from = await this.#from(open, room.total, asked);
     const ahead = open.length <= 1 || from === "front" ? asked : 0;
-    const claim: Claim = { worker, kinds: open, total: room.total + ahead, ahead, heeds, from };
     const { successes, others } = sorted(settlements, workerId);
+    if (others.length > 0) this.#floors.lookAgain();
+    const beganMono = clock.mono();
+    const floors =
+      from === "front" || isPlain(open) ? this.#floors.of(from === "front" ? open : open[0]!.id, beganMono) : null;
+    const claim: Claim = {
+      worker,
+      kinds: open,
+      total: room.total + ahead,
+      ahead,
+      heeds,
+      from,
+      ...(floors && { floors }),
+    };
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
     if (others.length === 0 && successes.length >= inTwoFrom && claim.total > 0)
@@ -128,6 +144,7 @@ export class Turns {
       await workers.raiseEpochOnce(connection);
       turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
+    const mayLook = this.#read(claim, turn, beganMono);
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
     const replaced = await workers.whyReplaced(connection, worker, turn);
@@ -151,8 +168,10 @@ export class Turns {
     const claims =
       wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(inSlots, room, first) : first;
     const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
+    if (wake.woken + wake.ready > 0) this.#floors.lookAgain();
     const dueInMs = woken > 0 || this.#mayHaveMissed(inSlots, blind, first.claimed.length) ? 0 : wake.dueInMs;
-    const nextDueInMs = due === null ? dueInMs : Math.max(0, sooner(due, dueInMs));
+    const lookInMs = mayLook ? sooner(this.#floors.lookInMs(clock.mono()), dueInMs) : dueInMs;
+    const nextDueInMs = due === null ? lookInMs : Math.max(0, sooner(due, lookInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
   }
 
@@ -170,6 +189,28 @@ export class Turns {
     const plain = fair.length === 0 ? open : open.filter((kind) => !kind.fair);
     const limit = open.some(({ shares }) => shares) ? open.length : total;
     return [...fair, ...(await earliestKinds(this.#deps.connection, plain, limit))];
+  }
+
+  /**
+   * Remembers how far the claim of one kind, or of the front of all kinds, has come. A statement that left the claim to others shows nothing. Returns whether there may be ready jobs below
+   * the floors from which it read.
+   */
+  #read({ kinds, total, ahead, from, floors }: Claim, turn: Turn, beganMono: number): boolean {
+    const { taken, live, restarted, due, suspects, blind } = turn;
+    const asked = ahead > 0 || kinds.length !== 1 ? total : Math.min(total, kinds[0]!.most);
+    if (asked === 0) return false;
+    const isFull = taken.length >= asked;
+    const isShown = live && !restarted && !suspects && !blind && (due === null || due > 0);
+    if (isShown && (from === "front" || isPlain(kinds)))
+      this.#floors.read({
+        taken,
+        isFull,
+        bounded: floors !== undefined,
+        beganMono,
+        endedMono: this.#deps.clock.mono(),
+      });
+    else this.#floors.lookAgain();
+    return floors !== undefined && !isFull;
   }
 
   /** Whether the claim may have left what it had room for. */
@@ -329,6 +370,11 @@ export class Turns {
   }
 }
 
+/** One kind whose ready jobs are all in its index: none waits at a gate. */
+function isPlain(open: readonly OpenKind[]): boolean {
+  return open.length === 1 && !open[0]!.fair;
+}
+
 function dueOf({ due, keys, events, gates, keyDue, blind }: Turn): Omit<Claimed, keyof ClaimedRows> {
   return { due, keys, events, gates, keyDue, blind };
 }
@@ -345,9 +391,11 @@ function demandsOf({ kinds, total }: Claim): Demand[] {
   });
 }
 
-/** The claim of what free slots have room for. */
+/** The claim of what free slots have room for, from the front. */
 function withoutAhead(claim: Claim): Claim {
-  return claim.ahead === 0 ? claim : { ...claim, total: claim.total - claim.ahead, ahead: 0 };
+  const { worker, kinds, total, ahead, heeds, from } = claim;
+  if (ahead === 0 && claim.floors === undefined) return claim;
+  return { worker, kinds, total: total - ahead, ahead: 0, heeds, ...(from && { from }) };
 }
 
 /** The claim for the room that these jobs leave. */

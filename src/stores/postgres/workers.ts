@@ -52,9 +52,18 @@ const WHICH = {
   all: "true",
 } as const;
 
-const BEAT = `UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3
+// One statement with what is held: of what an idle worker does, each message to the server costs as much as its execution.
+const BEAT = `WITH held AS MATERIALIZED (${HELD}), beaten AS (
+  UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3
   WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
-  RETURNING f.heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version`;
+  RETURNING f.heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version)
+  SELECT held.*, beaten.now, beaten.schema_version FROM held LEFT JOIN beaten ON true`;
+
+interface BeatColumns extends HeldColumns {
+  /** Null: the worker's row is not live. */
+  readonly now: number | null;
+  readonly schema_version: number | null;
+}
 
 /** How a statement names a worker. */
 export interface WorkerKey {
@@ -135,27 +144,23 @@ export class Workers {
   async beat(session: Session, id: string, { loopLagMs, confirmed, lastWord, leases }: Beat): Promise<BeatAnswer> {
     if (lastWord !== undefined) await this.note(session, id, lastWord);
     const seq = await this.seqOf(session, id);
-    const [held] = await session.rows<HeldColumns>(HELD, [seq]);
-    const { count, digest, deadline_at: deadlineAt } = held!;
-    const [beaten] = await session.rows<{ now: number; schema_version: number }>(BEAT, [
-      seq,
-      id,
-      Math.round(loopLagMs),
-    ]);
-    const replaced = beaten ? null : await whyReplaced(session, seq, id);
-    const now = beaten?.now ?? 0;
+    const [beat] = await session.rows<BeatColumns>(BEAT, [seq, id, Math.round(loopLagMs)]);
+    const { count, digest, deadline_at: deadlineAt, now: beatenAt, schema_version: schemaVersion } = beat!;
+    const live = beatenAt !== null;
+    const replaced = live ? null : await whyReplaced(session, seq, id);
+    const now = beatenAt ?? 0;
     const passed = deadlineAt !== null && deadlineAt < now;
     const late = passed ? await session.rows<ExpiryColumns>(PAST_DEADLINE, [seq, now]) : [];
     const overdue = longestOverdue(late, now, confirmed);
     return {
-      live: beaten !== undefined,
+      live,
       ...(replaced !== null && { replaced }),
       now,
       held: { count, digest },
       ...(leases && { leases: await this.#leases(session, id, seq) }),
       overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
-      schemaVersion: beaten?.schema_version ?? 0,
+      schemaVersion: schemaVersion ?? 0,
     };
   }
 

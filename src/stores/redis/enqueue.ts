@@ -16,6 +16,8 @@ export const MAX_COST = 250;
 export const costOf = (drafts: readonly JobDraft[]): number =>
   drafts.reduce((cost, { keys = [] }) => cost + (keys.length > 0 ? KEYED_COST : 1), 0);
 const KEYED_COST = 3;
+/** Full scripts under way at once: the next one is encoded and sent while the server carries out the one before. */
+export const AT_ONCE = 2;
 
 interface WaitingCall {
   readonly drafts: readonly JobDraft[];
@@ -24,11 +26,12 @@ interface WaitingCall {
   readonly reject: (thrown: unknown) => void;
 }
 
-/** Enqueues that come while another one is under way become one script: each call is still carried out whole or not at all. */
+/** Enqueues that come while others are under way become one script: each call is still carried out whole or not at all, and in the order of the calls. */
 export class Enqueuing {
   readonly #connection: Connection;
   #waiting: WaitingCall[] = [];
-  #underWay = false;
+  #underWay = 0;
+  #starts = false;
 
   constructor(connection: Connection) {
     this.#connection = connection;
@@ -37,16 +40,28 @@ export class Enqueuing {
   enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ drafts, cost: costOf(drafts), resolve, reject });
-      if (!this.#underWay) void this.#run();
+      if (!this.#starts && this.#mayStart()) void this.#start();
     });
   }
 
-  async #run(): Promise<void> {
-    this.#underWay = true;
+  /** A second script is sent only if it is full: what comes meanwhile makes it a larger one. */
+  #mayStart(): boolean {
+    if (this.#underWay === 0) return this.#waiting.length > 0;
+    return this.#underWay < AT_ONCE && this.#waiting.reduce((sum, { cost }) => sum + cost, 0) >= MAX_COST;
+  }
+
+  async #start(): Promise<void> {
+    this.#starts = true;
     // What is asked for in the same turn of the event loop goes along.
     await Promise.resolve();
-    while (this.#waiting.length > 0) await this.#together(this.#next());
-    this.#underWay = false;
+    this.#starts = false;
+    while (this.#mayStart()) {
+      this.#underWay++;
+      void this.#together(this.#next()).finally(() => {
+        this.#underWay--;
+        if (!this.#starts) void this.#start();
+      });
+    }
   }
 
   #next(): readonly WaitingCall[] {

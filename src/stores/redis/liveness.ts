@@ -24,9 +24,10 @@ export interface LivenessDeps {
 /** Two checks further apart than this do not show that a subscription was missing all the time between them. */
 const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
-/** For how long one process checks all workers, unless it says so again. Losing the place costs nothing, so it may expire. */
-const LEADS_MS = 1_500;
-/** How often it says so, and the others ask for the place. */
+/** How often the process that checks all workers says so, and how often if no death is found by it alone. Three times as long, no other asks for its place. */
+const LEADS_EVERY_MS = 500;
+const LEADS_SELDOM_MS = 10_000;
+/** How often the others ask for the place if they do not hear that it is taken. */
 const ASK_EVERY_MS = 500;
 
 interface Missing {
@@ -47,6 +48,8 @@ export class SubscriptionLiveness implements Liveness {
   /** This watcher is new: its own connection lost nothing. */
   #newHere = false;
   #leads = false;
+  /** Another process checks all workers, and has until then to say so again. */
+  #heardUntilMono = Number.NEGATIVE_INFINITY;
   #askedMono = Number.NEGATIVE_INFINITY;
 
   constructor(deps: LivenessDeps) {
@@ -116,19 +119,27 @@ export class SubscriptionLiveness implements Liveness {
     return [...this.#missing.values()].some(({ lastMono }) => mono - lastMono <= LOOKS_APART_MS);
   }
 
-  /** Whether this process checks all workers. */
-  async leads(): Promise<boolean> {
-    const { connection, clock } = this.#deps;
+  /** Whether this process checks all workers. Those that do not hear it from the one that does, and send nothing for it. */
+  async leads(seldom = false): Promise<boolean> {
+    const { connection, clock, ownWorker } = this.#deps;
     const mono = clock.mono();
-    if (mono - this.#askedMono < ASK_EVERY_MS) return this.#leads;
-    const key = `${connection.tag}detector`;
-    const ms = String(LEADS_MS);
-    // Null: the place was free, and is ours now.
-    const holder = await connection.command("SET", key, this.#name, "NX", "GET", "PX", ms);
-    if (holder === this.#name) await connection.command("PEXPIRE", key, ms);
-    this.#leads = holder === null || holder === this.#name;
+    const everyMs = seldom ? LEADS_SELDOM_MS : LEADS_EVERY_MS;
+    const sinceMs = mono - this.#askedMono;
+    if (this.#leads ? sinceMs < everyMs : sinceMs < ASK_EVERY_MS || mono < this.#heardUntilMono) return this.#leads;
     this.#askedMono = mono;
+    const channel = ownWorker === undefined ? "" : channelOf(connection.tag, ownWorker);
+    this.#leads = (await connection.eval("lead", [this.#name, channel, String(3 * everyMs)])) === 1;
     return this.#leads;
+  }
+
+  /** A process checks all workers, and says so again within `forMs`. */
+  heardProof(forMs: number): void {
+    this.#heardUntilMono = this.#deps.clock.mono() + forMs;
+  }
+
+  /** It may have been the one that checks all workers that has gone. */
+  fleetChanged(): void {
+    this.#heardUntilMono = Number.NEGATIVE_INFINITY;
   }
 
   /** Which of these channels had no subscriber in every check throughout `contact`, in one era. */

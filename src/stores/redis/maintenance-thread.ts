@@ -6,7 +6,7 @@ import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
 import { channelOf, SubscriptionLiveness } from "./liveness.ts";
 import { redisStore } from "./store.ts";
-import { wakeupChannel, WakeupChannel, wakeupOf } from "./wakeup.ts";
+import { messageOf, wakeupChannel, WakeupChannel } from "./wakeup.ts";
 
 /** How to reach the server, and which store on it to use. */
 export interface RedisMaintenance {
@@ -23,9 +23,6 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     onConnected: (connected) => times.setInContact(connected),
   });
   await connection.subscribe(channelOf(connection.tag, options.worker), () => wake("wake"));
-  await connection.subscribe(wakeupChannel(connection.tag), (message) => wake(wakeupOf(message)));
-  // Wake-ups sent while the connection was down are lost, and the main thread may be waiting for the store to be back.
-  connection.onReturn(() => wake("wake"));
   const store = redisStore({ connection, clock, wakeups: new WakeupChannel(connection, clock) });
   // Jobs that the maintenance itself requeues wake its own worker without a round trip through the server.
   store.onWakeup(() => wake("wake"));
@@ -37,11 +34,34 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     ownWorker: options.worker,
     onHold: (why, holdMs) => events.emit("recovery.held", { why, holdMs }),
   });
+  let hear: (news: "wake" | "fleet") => void = () => {};
+  const woken = (): void => {
+    wake("wake");
+    hear("wake");
+  };
+  const fleetChanged = (): void => {
+    liveness.fleetChanged();
+    hear("fleet");
+  };
+  await connection.subscribe(wakeupChannel(connection.tag), (text) => {
+    const message = messageOf(text);
+    if (message.is === "proof") {
+      liveness.heardProof(message.forMs);
+      wake("proof");
+    } else if (message.is === "fleet") fleetChanged();
+    else woken();
+  });
+  // What was sent while the connection was down is lost, and the main thread may be waiting for the store to be back.
+  connection.onReturn(() => {
+    woken();
+    fleetChanged();
+  });
   return {
     store,
     liveness,
     clock,
     close: () => store.close(),
+    onNews: (listener) => void (hear = listener),
     onReturn: (listener) => void connection.onReturn(listener),
   };
 });

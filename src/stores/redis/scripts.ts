@@ -70,11 +70,14 @@ interface ScriptFacts {
   readonly isPlain?: boolean;
   /** It is also carried out while a repair has not come to its end: nothing else may trust the indexes then. */
   readonly duringRepair?: boolean;
+  /** Whatever it writes may give workers something to do. Others wake them if they queue a job (lua/records.ts). */
+  readonly wakes?: boolean;
 }
 
 const reading = (body: string): ScriptFacts => ({ parts: READ, flags: "no-writes", body });
 const writing = (body: string): ScriptFacts => ({ parts: ALL, flags: "allow-oom", body });
 const adding = (body: string): ScriptFacts => ({ parts: ALL, flags: "", body });
+const waking = (facts: ScriptFacts): ScriptFacts => ({ ...facts, wakes: true });
 
 const examining = (body: string): ScriptFacts => ({
   parts: [...READ, "indexes"],
@@ -90,8 +93,8 @@ const repairing = (body: string): ScriptFacts => ({
 });
 
 const SCRIPTS = {
-  declare: adding(attempts.DECLARE),
-  enqueue: { ...adding(attempts.ENQUEUE), parts: ENQUEUING },
+  declare: waking(adding(attempts.DECLARE)),
+  enqueue: { ...waking(adding(attempts.ENQUEUE)), parts: ENQUEUING },
   enqueuePlain: { parts: ["plain", "inserts"], flags: "", body: ENQUEUE_PLAIN, isPlain: true },
   insertPlainStaged: {
     parts: ["plain", "inserts", "staged"],
@@ -100,17 +103,18 @@ const SCRIPTS = {
     isPlain: true,
   },
   stage: { ...adding(staged.STAGE), parts: ENQUEUING },
-  decideStaged: { ...adding(staged.DECIDE_STAGED), parts: ENQUEUING },
-  decideChildren: adding(staged.DECIDE_CHILDREN),
-  insertChildren: { ...writing(staged.INSERT_STAGED), parts: [...ALL, "staged"] },
-  prepareWait: writing(attempts.PREPARE_WAIT),
-  insertStaged: { ...writing(staged.INSERT_STAGED), parts: INSERTING },
+  decideStaged: { ...waking(adding(staged.DECIDE_STAGED)), parts: ENQUEUING },
+  decideChildren: waking(adding(staged.DECIDE_CHILDREN)),
+  insertChildren: { ...waking(writing(staged.INSERT_STAGED)), parts: [...ALL, "staged"] },
+  prepareWait: waking(writing(attempts.PREPARE_WAIT)),
+  insertStaged: { ...waking(writing(staged.INSERT_STAGED)), parts: INSERTING },
   forgetStaged: { ...writing(staged.FORGET_STAGED), parts: INSERTING },
   register: adding(workers.REGISTER),
+  lead: writing(workers.LEAD),
   turnPlain: { parts: ["plain", "turns", "workers"], flags: "allow-oom", body: TURN_PLAIN, isPlain: true },
   turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
-  settle: writing(attempts.SETTLE),
-  settleAgain: writing(attempts.SETTLE_AGAIN),
+  settle: waking(writing(attempts.SETTLE)),
+  settleAgain: waking(writing(attempts.SETTLE_AGAIN)),
   write: writing(attempts.WRITE),
   beat: writing(workers.BEAT),
   leave: writing(workers.LEAVE),
@@ -122,7 +126,7 @@ const SCRIPTS = {
   condemn: writing(recovery.CONDEMN),
   held: reading(recovery.HELD),
   overdue: writing(recovery.OVERDUE),
-  takeBack: writing(recovery.TAKE_BACK),
+  takeBack: waking(writing(recovery.TAKE_BACK)),
   purge: { ...writing(operations.PURGE), parts: REMOVING },
   getJob: reading(reads.GET_JOB),
   jobs: reading(reads.JOBS),
@@ -139,18 +143,18 @@ const SCRIPTS = {
   deaths: reading(recovery.DEATHS),
   openLosses: reading(recovery.OPEN_LOSSES),
   resolveLoss: writing(recovery.RESOLVE_LOSS),
-  judge: writing(recovery.JUDGE),
+  judge: waking(writing(recovery.JUDGE)),
   closeLoss: writing(recovery.CLOSE_LOSS),
   noteJob: writing(recovery.NOTE_JOB),
   lostJobs: reading(recovery.LOST_JOBS),
-  change: { ...writing(operations.CHANGE), parts: REMOVING },
+  change: { ...waking(writing(operations.CHANGE)), parts: REMOVING },
   audit: reading(reads.AUDIT),
-  cancel: writing(operations.CANCEL),
-  retry: writing(operations.RETRY),
-  signal: adding(operations.SIGNAL),
-  setLimit: writing(operations.SET_LIMIT),
-  pauseKey: writing(operations.PAUSE_KEY),
-  setPaused: writing(operations.SET_PAUSED),
+  cancel: waking(writing(operations.CANCEL)),
+  retry: waking(writing(operations.RETRY)),
+  signal: waking(adding(operations.SIGNAL)),
+  setLimit: waking(writing(operations.SET_LIMIT)),
+  pauseKey: waking(writing(operations.PAUSE_KEY)),
+  setPaused: waking(writing(operations.SET_PAUSED)),
   raiseEpoch: writing(operations.RAISE_EPOCH),
   noticeRestore: writing(operations.NOTICE_RESTORE),
   noteLoss: writing(operations.NOTE_LOSS),
@@ -168,7 +172,7 @@ const SCRIPTS = {
   repairClearPages: repairing(integrity.REPAIR_CLEAR_PAGES),
   repairFill: repairing(integrity.REPAIR_FILL),
   repairWorkers: repairing(integrity.REPAIR_WORKERS),
-  repairEnd: repairing(integrity.REPAIR_END),
+  repairEnd: waking(repairing(integrity.REPAIR_END)),
   checkBatches: examining(features.CHECK_BATCHES),
   scheduleNames: examining(features.SCHEDULE_NAMES),
   scheduleBodies: examining(features.SCHEDULE_BODIES),
@@ -176,9 +180,9 @@ const SCRIPTS = {
   repairBatches: repairing(features.REPAIR_BATCHES),
   repairSchedules: repairing(features.REPAIR_SCHEDULES),
   schedulesDue: reading(schedules.DUE),
-  fireSchedules: { ...adding(schedules.FIRE), parts: ENQUEUING },
-  writeSchedule: { ...adding(schedules.WRITE), parts: ENQUEUING },
-  removeSchedule: writing(schedules.REMOVE),
+  fireSchedules: { ...waking(adding(schedules.FIRE)), parts: ENQUEUING },
+  writeSchedule: { ...waking(adding(schedules.WRITE)), parts: ENQUEUING },
+  removeSchedule: waking(writing(schedules.REMOVE)),
   getSchedule: reading(schedules.GET),
   listSchedules: reading(schedules.LIST),
   occurrences: reading(schedules.OCCURRENCES),
@@ -188,13 +192,13 @@ const SCRIPTS = {
   reviewSchedules: reading(schedules.REVIEW),
   scheduleClock: reading(schedules.CLOCK),
   openBatch: adding(batches.OPEN_BATCH),
-  appendBlocks: adding(batches.APPEND_BLOCKS),
-  sealBatch: writing(batches.SEAL_BATCH),
-  abortBatch: writing(batches.ABORT_BATCH),
+  appendBlocks: waking(adding(batches.APPEND_BLOCKS)),
+  sealBatch: waking(writing(batches.SEAL_BATCH)),
+  abortBatch: waking(writing(batches.ABORT_BATCH)),
   tendBatches: writing(batches.TEND_BATCHES),
   foldBatches: writing(batches.FOLD_BATCHES),
-  finishBatch: writing(batches.FINISH_BATCH),
-  reopenBatch: adding(batches.REOPEN_BATCH),
+  finishBatch: waking(writing(batches.FINISH_BATCH)),
+  reopenBatch: waking(adding(batches.REOPEN_BATCH)),
   setOutputs: writing(batches.SET_OUTPUTS),
   purgeBatches: { ...writing(batches.PURGE_BATCHES), parts: REMOVING },
   getBatches: reading(batches.GET_BATCHES),
@@ -240,9 +244,9 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
   return (name) => {
     const known = made.get(name);
     if (known) return known;
-    const { parts, flags, body, isPlain = false, duringRepair = false }: ScriptFacts = SCRIPTS[name];
+    const { parts, flags, body, isPlain = false, duringRepair = false, wakes = false }: ScriptFacts = SCRIPTS[name];
     const shebang = flags === "" ? "#!lua" : `#!lua flags=${flags}`;
-    const head = `${shebang}\nlocal RUN, REPAIRS = '${run}', ${duringRepair}\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
+    const head = `${shebang}\nlocal RUN, REPAIRS, WAKES = '${run}', ${duringRepair}, ${wakes}\n${clock}\n${BASE}\n${parts.map((part) => PARTS[part]).join("\n")}`;
     const text = `${head}\nlocal function main()\n${body}\nend\n${flags === "no-writes" ? READ_TAIL : isPlain ? PLAIN_TAIL : WRITE_TAIL}`;
     const script = { text, sha: createHash("sha1").update(text).digest("hex") };
     made.set(name, script);
@@ -251,13 +255,17 @@ export function scriptsOf(run: string, clock: string): (name: ScriptName) => Scr
 }
 
 const READ_TAIL = "return {1, call('HGET', T .. 'meta', 'ops'), int(now), int(EPOCH), main()}";
-/** Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. */
+/**
+ * Every script that wrote adds one to the operations: a caller that has seen more than there are knows that the store went back. It also wakes workers: a
+ * wake-up that belongs to the write is not lost with the process that wrote.
+ */
 const writeTail = (flush: string): string => `local answer = main()
 ${flush}
 local ops
 if wrote then
   ops = call('HINCRBY', T .. 'meta', 'ops', 1)
   call('HSET', T .. 'meta', 'at', int(now))
+  wake()
 else ops = call('HGET', T .. 'meta', 'ops') end
 return {1, ops, int(now), int(EPOCH), answer}`;
 const WRITE_TAIL = writeTail("J.flush()\nif B then B.flush() end");

@@ -15,7 +15,7 @@ import { losses } from "./losses.ts";
 import { operating } from "./operate.ts";
 import { condemn, heldBy, takeBack } from "./recover.ts";
 import { schedules } from "./schedules.ts";
-import { Enqueuing, MAX_COST } from "./enqueue.ts";
+import { AT_ONCE, Enqueuing, MAX_COST } from "./enqueue.ts";
 import { turn, write } from "./turn.ts";
 import { upkeep } from "./upkeep.ts";
 import { beat, leave, listWorkers, register } from "./workers.ts";
@@ -36,6 +36,8 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       name: "redis",
       // More is staged first, which costs the server as much again.
       bulk: MAX_COST,
+      bulkAtOnce: AT_ONCE,
+      wakesSurely: true,
       async declare(kinds) {
         const limits = kinds.flatMap(({ keyed = [] }) => keyed);
         const given = (value: number | null): string => (value === null ? "" : String(value));
@@ -79,6 +81,6 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       batches: batches(connection),
       collections: collections(connection),
     },
-    { words: wrapError, wakeups, ...(events && { telemetry: { events, clock } }) },
+    { words: wrapError, wakeups, notifyThemselves: ["enqueue"], ...(events && { telemetry: { events, clock } }) },
   );
 }

@@ -20,9 +20,19 @@ export function upkeep(connection: Connection): Upkeep {
       await connection.eval("noteOpening", [JSON.stringify(opening)]);
     },
     async pending(kinds) {
-      const [isNow, next] = (await connection.eval("pending", [String(kinds.length), ...kinds])) as [number, string];
-      // Every script that writes counts, and each reply says how many there were.
-      return { now: isNow === 1, nextInMs: next === "" ? null : Number(next), changes: connection.seen.ops };
+      const [isNow, next, isQuiet, changes] = (await connection.eval("pending", [String(kinds.length), ...kinds])) as [
+        number,
+        string,
+        number,
+        string,
+      ];
+      // Every script that writes counts, but a heartbeat.
+      return {
+        now: isNow === 1,
+        nextInMs: next === "" ? null : Number(next),
+        changes: Number(changes),
+        isQuiet: isQuiet === 1,
+      };
     },
     advice: () => adviceOf(connection),
     integrity: () => integrity(connection),

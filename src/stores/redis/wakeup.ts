@@ -1,18 +1,21 @@
-// Wake-ups between processes: one channel per store, never more than one message in flight. A missed wake-up costs one poll interval at most.
+// Wake-ups between processes: one channel per store. Scripts that queue jobs wake workers that sleep (lua/records.ts). What has to reach workers that do not, as a
+// cancel has, is sent by the process that wrote it, never more than one message in flight; if that process dies before, their next turn finds it.
 import type { Clock } from "../../job/time.ts";
 import type { Wakeup } from "../port.ts";
 import type { Connection } from "./connection.ts";
+import { WAKE_APART_MS } from "./lua/records.ts";
 
-/** A message that shows that messages arrive. Earlier versions take it for a wake-up. */
-const PROOF = "proof";
+/** proof: a process checks all workers, and will say so again within so many ms. fleet: workers have come or gone. Sent by scripts (lua/workers.ts). */
+export type Message = { readonly is: "wake" | "fleet" } | { readonly is: "proof"; readonly forMs: number };
+
+const PROOF = /^proof (\d+)$/;
 
 /** What such a message says. */
-export function wakeupOf(message: string): Wakeup {
-  return message === PROOF ? "proof" : "wake";
+export function messageOf(text: string): Message {
+  const proof = PROOF.exec(text);
+  if (proof) return { is: "proof", forMs: Number(proof[1]) };
+  return { is: text === "fleet" ? "fleet" : "wake" };
 }
-
-/** Wake-ups closer together than this are merged into one. */
-const APART_MS = 10;
 
 export function wakeupChannel(tag: string): string {
   return `${tag}wakeup`;
@@ -33,18 +36,19 @@ export class WakeupChannel {
 
   notify(what: Wakeup = "wake"): void {
     if (this.#closed) return;
-    if (what === "proof") return void this.#send(PROOF);
+    // The script that elects a process sends them.
+    if (what === "proof") return;
     if (this.#underWay) {
       this.#again = true;
       return;
     }
     this.#underWay = true;
-    void this.#send("").then(() => this.#clock.after(APART_MS, () => this.#sent()));
+    void this.#send().then(() => this.#clock.after(WAKE_APART_MS, () => this.#sent()));
   }
 
   /** If it fails, the other workers poll. */
-  #send(message: string): Promise<unknown> {
-    return this.#connection.command("PUBLISH", wakeupChannel(this.#connection.tag), message).catch(() => {});
+  #send(): Promise<unknown> {
+    return this.#connection.command("PUBLISH", wakeupChannel(this.#connection.tag), "").catch(() => {});
   }
 
   onWakeup(listener: (what: Wakeup) => void): () => void {

@@ -18,7 +18,8 @@ export function writeOfAttempt(
   write: AttemptWrite,
   now: number,
 ): WriteAnswer {
-  if (!settling.owns(lease)) return settling.refused(lease, triedBy(write), now);
+  const suspicions = settling.owned(lease);
+  if (suspicions === undefined) return settling.refused(lease, triedBy(write), now);
   switch (write.type) {
     case "step": {
       // A repeated write of the same step (its answer was lost) keeps the first result, and does not count as progress.
@@ -34,7 +35,7 @@ export function writeOfAttempt(
           now,
           lease.fence,
         );
-      if (changes === 1) db.sql(PROGRESS).run(lease.row);
+      if (changes === 1 && suspicions > 0) db.sql(PROGRESS).run(lease.row);
       break;
     }
     case "progress":

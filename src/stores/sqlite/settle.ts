@@ -15,7 +15,7 @@ import type { Workers } from "./workers.ts";
 /** The guard of every fenced write: this attempt, and only while it runs. */
 export const OWNED = "seq = ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ?";
 
-const OWNS = `SELECT 1 FROM outlive_jobs WHERE ${OWNED}`;
+const OWNED_BY = `SELECT crashes + losses FROM outlive_jobs WHERE ${OWNED}`;
 const SUCCEED = "UPDATE outlive_jobs SET state = 2, outcome = 0, finished_at = ?";
 // Most jobs have no extras, and nothing follows from their success. The others are found by a second try.
 const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 0`;
@@ -65,10 +65,17 @@ export class Settling {
 
   /** Whether this attempt owns its job now. */
   owns(lease: Lease): boolean {
+    return this.owned(lease) !== undefined;
+  }
+
+  /** The crashes and losses that count against the job of this attempt; undefined: the attempt does not own it. */
+  owned({ row, fence, epoch, worker }: Lease): number | undefined {
     this.#workers.begin();
-    return (
-      this.#db.sql(OWNS).get(lease.row, lease.fence, lease.epoch, this.#workers.ownSeq(lease.worker)) !== undefined
-    );
+    const [suspicions] =
+      (this.#db.sqlArrays(OWNED_BY).get(row, fence, epoch, this.#workers.ownSeq(worker)) as unknown as
+        | [number]
+        | undefined) ?? [];
+    return suspicions;
   }
 
   /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */

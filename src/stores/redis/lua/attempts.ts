@@ -212,6 +212,8 @@ local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
 local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge,
   resumesIn, #expiry > 0 and math.max(0, tonumber(expiry[2]) - now) or math.huge}
 for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
+if #claimed < 5 * total then next = sleep(next) end
+wakes = wakes or woken > 0 or goesOn
 return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
 `;
 

@@ -58,6 +58,7 @@ end
 function R.append(kind, c, rows)
   local chunk = chunkOf(kind, c)
   chunk.rows = rowsOf(chunk) .. rows
+  wakes = true
   R.count(kind, 'rd', #rows)
 end
 function R.add(kind, rank)
@@ -492,5 +493,6 @@ for _, rank in ipairs(chosen) do
   Q.take(c, w, kinds[rank % RANKS] or asked[1].n, rank, of, v)
 end
 if #chosen > 0 then Q.writeClaim(c, w) end
+if #chosen < total then next = sleep(next) end
 return {{}, c.named, c.claimed, {}, 1, '', {}, next and int(next) or '', 0, int(EPOCH)}
 `;

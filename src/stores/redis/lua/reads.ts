@@ -286,5 +286,7 @@ for _, key in ipairs({'zk', 'kd', 'xp'}) do
   if due and (not next or due < next) then next = due end
 end
 if next and next <= now then is = true end
-return {is and 1 or 0, next and int(math.max(0, next - now)) or ''}
+local isQuiet = call('EXISTS', T .. 'dl', T .. 'losses', T .. 'bx', T .. 'bw', T .. 'nt', T .. 'nd') == 0
+local ops = call('HMGET', T .. 'meta', 'ops', 'beats')
+return {is and 1 or 0, next and int(math.max(0, next - now)) or '', isQuiet and 1 or 0, int(ops[1] - (ops[2] or 0))}
 `;

@@ -7,7 +7,10 @@
 
 import { AT, SLOT } from "./plain.ts";
 
-/** `RUN`, `REPAIRS`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
+/** Wake-ups closer together than this are merged into one. */
+export const WAKE_APART_MS = 10;
+
+/** `RUN`, `REPAIRS`, `WAKES`, `NOW` and the name of the store's keys are filled in by scripts.ts. Every number that becomes a text goes through `int`: Lua writes 3e+8. */
 export const BASE = /* lua */ `
 local T, A, at = KEYS[1], ARGV, 1
 local call, floor, fmt, sub, concat = redis.call, math.floor, string.format, string.sub, table.concat
@@ -18,12 +21,29 @@ local function arg() at = at + 1 return A[at - 1] end
 local function num() return tonumber(arg()) end
 local function opt() local v = arg() if v == '' then return nil end return v end
 local function optnum() return tonumber(opt() or nil) end
-local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored', 'repair')
+local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored', 'repair', 'asleep', 'woken')
 if META[1] ~= RUN then return {0, META[1] or ''} end
 if META[5] and not REPAIRS then return {2} end
 local EPOCH, RUNS, RESTORED = tonumber(META[2]), tonumber(META[3]), tonumber(META[4])
 local now = NOW()
 local wrote = false
+-- A worker that found less than it has room for says that it sleeps (\`asleep\`). Whatever then writes what may be something to do wakes all, once. Right after
+-- that a worker comes back instead: else each of many small writes would wake all of them.
+local wakes = WAKES
+local function wake()
+  if not wakes or not META[6] then return end
+  call('HSET', T .. 'meta', 'woken', int(now))
+  call('HDEL', T .. 'meta', 'asleep')
+  -- A user who may not publish has workers that poll.
+  redis.pcall('PUBLISH', T .. 'wakeup', '')
+end
+-- In how many ms to come back, if it would be in \`next\` otherwise; nil: never.
+local function sleep(next)
+  local left = ${WAKE_APART_MS} - (now - tonumber(META[7] or 0))
+  if left > 0 and left <= ${WAKE_APART_MS} then return next and next < left and next or left end
+  if not META[6] then call('HSET', T .. 'meta', 'asleep', '1') end
+  return next
+end
 local K, B, R, D, F
 local function hash(flat)
   local h = {}
@@ -250,6 +270,7 @@ function J.enter(j)
   if isNewChild(j) then gather('ZADD', T .. 'ch:' .. j.d.pr, row, row) end
   if mayExpire(j) then gather('ZADD', T .. 'xp', j.d.xp, row) end
   if j.state == QUEUED then
+    wakes = true
     local due = J.runAt(j)
     if due and due > now then lane = 'z' delay(j.kind, j.row, due)
     elseif j.d.pl == 'h' or j.d.pl == 'f' then
@@ -323,4 +344,6 @@ function W.replaced(id)
   return ''
 end
 function W.holds(w) return call('SCARD', T .. 'held:' .. int(w.n)) end
+-- Processes that watch workers read them again.
+function W.changed() redis.pcall('PUBLISH', T .. 'wakeup', 'fleet') end
 `;

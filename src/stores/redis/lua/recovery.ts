@@ -41,6 +41,7 @@ if how ~= 'gone' then
   call('ZADD', T .. 'losses', 0, incident)
 end
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'recovering', 'incident', incident)
+W.changed()
 return {incident, '1', '0', how, int(holds), int(suspects)}
 `;
 
@@ -153,6 +154,7 @@ if incident then
     call('HSETNX', key, 'completed', int(now))
     call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
     call('ZREM', T .. 'fleet', id)
+    W.changed()
     call('ZADD', T .. 'over', int(now), id)
     settleIndexes()
     if W.holds(w) == 0 then call('ZREM', T .. 'dl', int(w.n)) end

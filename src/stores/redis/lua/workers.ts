@@ -10,6 +10,7 @@ call('HSET', T .. 'wi', int(n), id)
 call('HSET', T .. 'w:' .. int(n), 'id', id, 'record', json, 'state', 'live', 'started', int(now), 'heartbeat', int(now), 'beats', '0', 'lag', '0', 'runs', int(RUNS),
   'identity', lock)
 call('ZADD', T .. 'fleet', 0, id)
+W.changed()
 if predecessor ~= '' then
   local before = W.find(predecessor)
   if before then call('HSET', T .. 'w:' .. int(before.n), 'successor', id) end
@@ -17,6 +18,23 @@ if predecessor ~= '' then
   if open and not call('HGET', T .. 'inc:' .. open, 'resolution') then call('HSET', T .. 'inc:' .. open, 'resolution', 'returned') end
 end
 return {int(EPOCH), int(now)}
+`;
+
+/**
+ * Which process checks all workers and polls for all: the one that asked first, until it has not asked again for so long, or its worker's subscription is gone.
+ * Every other process hears of it by the way that wake-ups take. Behind a proxy that hides subscriptions only time ends it.
+ */
+export const LEAD = /* lua */ `
+local name, channel, ms = arg(), arg(), arg()
+local function subscribed(to) return to ~= '' and tonumber(call('PUBSUB', 'NUMSUB', to)[2]) > 0 end
+local holder = call('GET', T .. 'detector')
+if holder and string.match(holder, '^%S+') ~= name then
+  local its = string.match(holder, ' (%S+)$') or ''
+  if its == '' or subscribed(its) then return 0 end
+end
+call('SET', T .. 'detector', name .. ' ' .. (subscribed(channel) and channel or ''), 'PX', ms)
+redis.pcall('PUBLISH', T .. 'wakeup', 'proof ' .. ms)
+return 1
 `;
 
 /** The digest is \`leaseHash\` of job/lease.ts. */
@@ -27,6 +45,7 @@ local live = w and w.state == 'live'
 if live then
   wrote = true
   call('HSET', T .. 'w:' .. int(w.n), 'beats', int(tonumber(w.beats) + 1), 'heartbeat', int(now), 'lag', lag)
+  call('HINCRBY', T .. 'meta', 'beats', 1)
 end
 local count, digest, overdue, list = 0, 0, {}, {}
 if w then
@@ -57,6 +76,7 @@ if not w or w.runs == RUNS or w.state ~= 'live' or W.holds(w) > 0 then return 0 
 wrote = true
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
 call('ZREM', T .. 'fleet', w.id)
+W.changed()
 call('ZADD', T .. 'over', int(now), w.id)
 call('ZREM', T .. 'dl', int(w.n))
 return 1
@@ -68,6 +88,7 @@ if not w or w.state ~= 'live' or W.holds(w) > 0 then return 0 end
 wrote = true
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'stopped', 'heartbeat', int(now))
 call('ZREM', T .. 'fleet', w.id)
+W.changed()
 call('ZADD', T .. 'over', int(now), w.id)
 call('ZREM', T .. 'dl', int(w.n))
 return 1
