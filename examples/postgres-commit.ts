@@ -23,7 +23,7 @@ pay.handle(async ({ order }, run) => {
 
 await using engine = await open(url, { jobs: [pay], logger: false });
 
-// The other way round: the job is there if and only if your own transaction commits.
+// Conversely: the job is there if and only if your own transaction commits.
 for (let n = 1; n <= 20; n++) {
   const client = await pool.connect();
   try {

@@ -98,6 +98,44 @@ const expressions: readonly Expression[] = [
     found: ["a state that is none"],
     fine: ["There is none.", "none is found"],
   },
+  { pattern: /\bin vain\b/i, instead: "for nothing, without effect", found: ["asked in vain"], fine: ["in a vein"] },
+  {
+    pattern: /\b(?:the )?other way (?:a)?round\b/i,
+    instead: "vice versa, conversely",
+    found: ["or the other way round", "The other way around, a job"],
+    fine: ["another way to do it"],
+  },
+  {
+    pattern: /\bbehind the last\b/i,
+    instead: "after the last",
+    found: ["goes on behind the last step"],
+    fine: ["behind a pooler", "after the last step"],
+  },
+  { pattern: /\bfor the most part\b/i, instead: "mostly", found: ["disk for the most part"], fine: ["most parts"] },
+  {
+    pattern: /\bin the (?:very )?moment in which\b/i,
+    instead: "just as, when",
+    found: ["stopped in the very moment in which it began"],
+    fine: ["at the moment of its death"],
+  },
+  {
+    pattern: /\bin its hands?\b/i,
+    instead: "that it holds; in the middle of",
+    found: ["the rows in its hands"],
+    fine: ["what it holds"],
+  },
+  {
+    pattern: /\bnot any more\b/i,
+    instead: "no longer",
+    found: ["live in the backup, but not any more"],
+    fine: ["It can't write any more.", "no longer"],
+  },
+  {
+    pattern: /\b(?:where|there|here)by\b/i,
+    instead: "a sentence of its own",
+    found: ["and thereby how far"],
+    fine: ["nearby"],
+  },
 ];
 
 const root = fileURLToPath(new URL("../", import.meta.url));

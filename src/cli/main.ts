@@ -31,8 +31,21 @@ export type Register = (program: Command, run: (action: Action) => (...given: un
 /** The headings of `outlive --help`, and what stands under each. */
 const GROUPS: Readonly<Record<string, readonly string[]>> = {
   "Start and run:": ["init", "work", "demo"],
-  "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "metrics"],
-  "Change:": ["enqueue", "signal", "retry", "cancel", "quarantine", "pause", "resume", "limit", "limits", "recover"],
+  "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "audit", "metrics"],
+  "Change:": [
+    "enqueue",
+    "signal",
+    "retry",
+    "cancel",
+    "promote",
+    "remove",
+    "quarantine",
+    "pause",
+    "resume",
+    "limit",
+    "limits",
+    "recover",
+  ],
   "Batches, requests, collections and schedules:": [
     "submit",
     "batches",
@@ -50,8 +63,21 @@ const GROUPS: Readonly<Record<string, readonly string[]>> = {
 };
 
 function group(program: Command): void {
+  program.addHelpCommand(
+    new Command("help").argument("[command]").description("the help of a command").helpGroup("Other:"),
+  );
   for (const [heading, names] of Object.entries(GROUPS))
     for (const command of program.commands) if (names.includes(command.name())) command.helpGroup(heading);
+}
+
+/** Without its options, and only as many arguments as leave room for the description. */
+function subcommandTerm(command: Command): string {
+  const words = [
+    command.name(),
+    ...command.registeredArguments.map((one) => (one.required ? `<${one.name()}>` : `[${one.name()}]`)),
+  ];
+  const all = words.join(" ");
+  return all.length <= 24 ? all : `${words.slice(0, 2).join(" ")} ...`;
 }
 
 /** Runs the CLI and returns its exit code. */
@@ -75,9 +101,11 @@ export async function main(
     .option("--read-only", "read only, also from a damaged store: shows everything that can be read, changes nothing")
     .showSuggestionAfterError()
     // Also a narrow column of descriptions is wrapped: in a line that the terminal breaks, words are cut.
-    .configureHelp({ showGlobalOptions: true, minWidthToWrap: 20 })
+    .configureHelp({ showGlobalOptions: true, minWidthToWrap: 20, subcommandTerm })
+    .commandsGroup("Other:")
     .exitOverride()
     .configureOutput({
+      getOutHelpWidth: () => (streams.stdout.isTTY ? streams.stdout.columns : 100),
       writeOut: (text) => void streams.stdout.write(text),
       writeErr: (text) => void (json || streams.stderr.write(text)),
     });

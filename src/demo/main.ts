@@ -176,7 +176,7 @@ function done({ kills, killedAtOnce, poisoned, zombies }: Outcome): Part[][] {
       lines.push(
         figure(
           1,
-          `worker frozen with ${count(held, "job")} for ${seconds(wokenAt - frozenAt)}, past its lease of ${seconds(LEASE_MS)}, then woken`,
+          `worker frozen with ${count(held, "job")} for ${seconds(wokenAt - frozenAt)} (its lease is ${seconds(LEASE_MS)}), then woken`,
         ),
       );
   return lines;
@@ -204,13 +204,8 @@ function checked({ audit, violations }: Outcome): Part[][] {
   return [
     [],
     heading("What is in the data"),
-    [
-      [
-        "dim",
-        `  ${thousands(enqueued)} jobs enqueued, ${thousands(succeeded)} succeeded, ${quarantined} quarantined; `,
-      ],
-      ["dim", `${thousands(ledgerRows)} rows in the ledger; ${money(balance)} in the accounts`],
-    ],
+    [["dim", `  ${thousands(enqueued)} jobs enqueued, ${thousands(succeeded)} succeeded, ${quarantined} quarantined`]],
+    [["dim", `  ${thousands(ledgerRows)} rows in the ledger, ${money(balance)} in the accounts`]],
     ...verdicts.map(({ title, violations: broken }): Part[] =>
       broken.length === 0 ? [["green", "  ✓ "], title] : [["red", "  ✗ "], ["red", title], ` (${broken.length})`],
     ),

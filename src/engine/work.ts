@@ -89,7 +89,7 @@ export class WorkerHost implements WorkerHandle {
       if (end.why === "stopped") return;
       const next = await this.#nextLifeAfter(this.#life);
       if (!next) return;
-      // Stopped in the very moment in which the next life began: `stop` knew only the one before.
+      // Stopped just as the next life began: `stop` knew only the one before.
       if (this.#wanted.signal.aborted) return next.stop(0);
       this.#former.push(this.#life);
       this.#life = next;

@@ -302,7 +302,7 @@ export type Listener<Name extends EventName> = (event: Events[Name]) => void;
 
 export interface Emitter {
   emit<Name extends EventName>(name: Name, event: Events[Name]): void;
-  /** Whether there is a listener, so that hot paths build no event in vain. */
+  /** Whether there is a listener, so that hot paths build no event for nothing. */
   has(name: EventName): boolean;
 }
 

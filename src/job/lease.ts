@@ -43,7 +43,7 @@ export function leaseMarginMs(leaseMs: number): number {
 
 /**
  * Until when (own monotonic clock) a worker may believe that it still owns what it holds, if the heartbeat that it sent at
- * `sentAtMono` was accepted. The fence is the real guard; this only keeps a process that was paused from going on in vain.
+ * `sentAtMono` was accepted. The fence is the real guard; this only keeps a process that was paused from continuing for nothing.
  */
 export function trustedUntil(sentAtMono: number, leaseMs: number): number {
   return sentAtMono + leaseMs - leaseMarginMs(leaseMs);

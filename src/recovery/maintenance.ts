@@ -41,7 +41,7 @@ export interface MaintenanceHost {
   loopLagMs(): number;
   /** An accepted heartbeat, with a summary of what the store says is held, or the full list. */
   beaten(sentAtMono: number, answer: BeatAnswer): void;
-  /** From now on this process polls for all, or does not any more. */
+  /** From now on this process polls for all, or no longer does. */
   elected?(is: boolean): void;
   /** The worker's row is no longer live: other workers own everything it held. */
   disowned(): void;

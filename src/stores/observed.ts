@@ -164,7 +164,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
   "batches.tend": {
     doing: "cancelling and releasing blocks",
     writes: "work",
-    // The maintenance asks every second and mostly in vain. After the last piece a worker that polls finds the blocks.
+    // The maintenance asks every second, and there is mostly nothing. After the last piece a worker that polls finds the blocks.
     wakes: (_: unknown, more: boolean) => more,
   },
   "batches.get": { doing: "reading batches" },

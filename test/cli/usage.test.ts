@@ -1,6 +1,7 @@
 // Calls that can't be understood: as text on stderr for people, as one document on stdout for programs; exit code 2 either way.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { main } from "../../src/cli/main.ts";
 import { cli, cliOn, shapeOf } from "../support/cli.ts";
 import { USAGE } from "./shapes.ts";
 
@@ -51,4 +52,48 @@ test("the help names every configuration file", async (t) => {
   assert.equal(code, 0);
   for (const name of ["outlive.config.ts", ".mts", ".mjs", ".js", "outlive.yaml", ".yml"])
     assert.ok(stdout.includes(name), name);
+});
+
+/** The help on a terminal of 80 columns. */
+async function help(...command: string[]): Promise<string> {
+  let text = "";
+  const write = (more: string): boolean => ((text += more), true);
+  const stream = { isTTY: true, columns: 80, write } as unknown as NodeJS.WriteStream;
+  assert.equal(await main([...command, "--help"], { stdout: stream, stderr: stream }), 0);
+  return text;
+}
+
+test("the help is grouped, no line of it is wider than the terminal, and defaults are written as people write them", async () => {
+  const all = await help();
+  const headings = [...all.matchAll(/^(\S.*:)$/gm)].map(([, heading]) => heading);
+  assert.deepEqual(
+    new Set(headings),
+    new Set([
+      "Batches, requests, collections and schedules:",
+      "Change:",
+      "Look:",
+      "Options:",
+      "Other:",
+      "Start and run:",
+      "The store:",
+    ]),
+  );
+  const other = all.slice(all.indexOf("Other:")).split("\n\n")[0]!;
+  assert.deepEqual(
+    [...other.matchAll(/^ {2}(\w+)/gm)].map(([, name]) => name),
+    ["completion", "help"],
+    "every other command has a heading",
+  );
+  const names = [...all.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name!).filter((name) => name !== "help");
+  assert.ok(names.length > 35);
+  for (const name of ["", ...names]) {
+    const text = name === "" ? all : await help(name);
+    assert.deepEqual(
+      text.split("\n").filter((line) => line.length > 80),
+      [],
+      name,
+    );
+    assert.doesNotMatch(text, /\(default: (?:\d{5,}|\[\])\)/, name);
+  }
+  assert.match(await help("status"), /how long the oldest ready job may wait \(default: 5m\)/);
 });

@@ -158,7 +158,7 @@ test("redis.replicas: a write is acknowledged when that many replicas have it, a
   const primary = await ownRedis(t, { settings: { "repl-diskless-sync-delay": "0" } });
   await assert.rejects(new RedisPlace(t, primary.url()).engine({ redis: { replicas: 1 } }), {
     code: ErrorCode.storeUnusable,
-    message: /redis.replicas is 1, and the server has 0 replica/,
+    message: /redis.replicas is 1, and 0 replicas are connected to the server/,
   });
   const replica = await ownRedis(t, { settings: { replicaof: `127.0.0.1 ${primary.port}` } });
   const [onPrimary, onReplica] = await Promise.all([connect({ url: primary.url() }), connect({ url: replica.url() })]);

@@ -132,7 +132,7 @@ function soundWorld(): World {
       { what: "rejected", id: "retaken", write: "commit" },
       // Committed and killed before it could say so.
       start("unheard", "transfer", "1.1"),
-      // Kept by the second attempt: what the first, a zombie, still does is in vain and allowed.
+      // Kept by the second attempt: what the first, a zombie, still does has no effect and is allowed.
       ask("steps", stepped.name),
       ack("steps"),
       start("steps", "stepped", "1.1"),

@@ -1,4 +1,4 @@
-// Holds what a handler has in its hand: the signal, the steps, the fenced writes, and what is refused after the end.
+// Holds what a handler gets: the signal, the steps, the fenced writes, and what is refused after the end.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, Interruption, OutliveError } from "../../src/job/errors.ts";

@@ -519,7 +519,7 @@ test("a newer attempt of the same job ends the older one, which settles nothing 
   assert.deepEqual(ends(), ["succeed succeeded"]);
 });
 
-test("it ticks only while something is held, and not any more once it is closed", async () => {
+test("it ticks only while something is held, and no longer once it is closed", async () => {
   const { handler } = waiting();
   const { clock, executor: running, state, settled, begin } = executor({ handler });
   await clock.advance(1_000);

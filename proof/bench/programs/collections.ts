@@ -21,7 +21,7 @@ const { url, folder, broker, bare, holds, kind, messageMax } = given<{
   folder: string;
   broker: string;
   bare: boolean;
-  /** Never finishes a part, so that its messages stay in its hands. */
+  /** Never finishes a part, so that it keeps its messages. */
   holds: boolean;
   kind: string;
   messageMax: number;

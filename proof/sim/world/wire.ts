@@ -17,7 +17,7 @@ interface Fate {
   readonly beforeMs: number;
   readonly afterMs: number;
   readonly lost: "request" | "answer" | null;
-  /** How long the process is stopped with the call in its hand; 0: it is not. */
+  /** How long the process is stopped in the middle of the call; 0: it is not. */
   readonly stalledMs: number;
   /** Whether the process is killed right before the call is applied, or right after. */
   readonly killed: "before" | "after" | null;

@@ -102,7 +102,7 @@ poison.handle((_, run) => {
   process.kill(process.pid, "SIGKILL");
 });
 
-/** Takes more memory than its process may have, and quickly: what a collector does in vain takes a core from everybody else. */
+/** Takes more memory than its process may have, and quickly: what a collector does for nothing takes a core from everybody else. */
 export const hog = job<Record<string, never>>("torture.hog", { retry });
 hog.handle((_, run) => {
   start(run, "hog");

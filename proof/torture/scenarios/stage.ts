@@ -1,4 +1,4 @@
-// What an act has in its hands: an engine that says what it was promised, and waits for facts. An act uses the engine as any user
+// What an act gets: an engine that says what it was promised, and waits for facts. An act uses the engine as any user
 // does; nothing in the engine knows that it is watched.
 import { type Engine, type EngineOptions, open } from "../../../src/index.ts";
 import { sqlite } from "../../../src/sqlite.ts";

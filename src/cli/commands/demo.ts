@@ -33,8 +33,10 @@ export const demoCommand: Register = (program, run) => {
     .addHelpText(
       "after",
       `
-Here --store is sqlite, a temporary file (the default), or the address of a PostgreSQL server, on which the demo makes a schema of its
-own and drops it. \`--store postgres\` takes that address from OUTLIVE_DEMO_POSTGRES_URL. Progress with --json is on stderr.
+Here --store is sqlite, a temporary file (the default), or the address of a
+PostgreSQL server, on which the demo makes a schema of its own and drops it.
+\`--store postgres\` takes that address from OUTLIVE_DEMO_POSTGRES_URL.
+Progress with --json is on stderr.
 Exit code 0: every promise held; 1: one did not.`,
     )
     .action(
@@ -96,8 +98,10 @@ export const tortureCommand: Register = (program, run) => {
     .addHelpText(
       "after",
       `
---store says next to which store: the scratch one is a file in the same folder, or a schema on the same server, and is removed at the end.
-Progress is on stderr. Exit code 0: every promise held; 1: one did not, and the store is kept.`,
+--store says next to which store: the scratch one is a file in the same folder,
+or a schema on the same server, and is removed at the end.
+Progress is on stderr.
+Exit code 0: every promise held; 1: one did not, and the store is kept.`,
     )
     .action(
       run(async ({ config }, command) => {

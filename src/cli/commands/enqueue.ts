@@ -27,7 +27,7 @@ export const enqueueCommand: Register = (program, run) => {
     .command("enqueue")
     .argument("<kind>", "the kind of the job")
     .argument("<json>", "its input as JSON, or - to read it from stdin")
-    .description("add a job; its id is the answer")
+    .description("add a job, and print its id")
     .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
     .option("--delay <duration>", 'run it that much later: "30s", "5m"')
     .option("--run-at <instant>", "run it at this instant of ISO 8601", instant)

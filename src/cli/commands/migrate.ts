@@ -152,7 +152,7 @@ export const hello = job<{ name: string }>("hello", { timeout: "5m" });
 
 // The handler runs in workers: outlive work
 hello.handle(async (input, run) => {
-  // A step runs once. Kill the worker here, and the next attempt goes on behind the last finished step.
+  // A step runs once. Kill the worker here, and the next attempt continues after the last finished step.
   const greeting = await run.step("compose", () => \`Hello, \${input.name}!\`);
   for (let second = 1; second <= 10; second++) {
     await run.step(\`second-\${second}\`, () => new Promise<void>((resolve) => setTimeout(resolve, 1_000)));

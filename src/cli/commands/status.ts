@@ -1,4 +1,5 @@
 // `outlive status`: one screen about everything, and what to do next. `--check` is for machines, `--watch` for people.
+import { Option } from "commander";
 import { humanMs } from "../../job/time.ts";
 import { type KindStatus, survey, type Survey, type Status, statusOf } from "../advice.ts";
 import { duration } from "../context.ts";
@@ -19,13 +20,20 @@ export const statusCommand: Register = (program, run) => {
     .description("one screen: kinds, workers, incidents, the store's health, and what to do next")
     .option("--check", "exit with 1 if something needs a person")
     .option("--watch", "refresh every second, until q or Ctrl-C")
-    .option("--max-age <duration>", "how long the oldest ready job may wait", duration, 300_000)
+    .addOption(
+      new Option("--max-age <duration>", "how long the oldest ready job may wait")
+        .argParser(duration)
+        .default(300_000, "5m"),
+    )
     .addHelpText(
       "after",
       `
---check exits with 1 if: jobs are ready and no live worker knows their kind; a dead worker's jobs wait and no live worker can take
-them; a job was quarantined within a day; the oldest ready job is older than --max-age (default 5m; paused kinds don't count); the
-store is not ok or blocked.`,
+--check exits with 1 if one of these is true:
+- jobs are ready and no live worker knows their kind
+- a dead worker's jobs wait and no live worker can take them
+- a job was quarantined within a day
+- the oldest ready job is older than --max-age (paused kinds don't count)
+- the store is not ok, or is blocked`,
     )
     .action(
       run(async ({ terminal, attach }, command) => {

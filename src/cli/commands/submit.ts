@@ -33,7 +33,7 @@ export const submitCommand: Register = (program, run) => {
     .command("submit")
     .argument("<kind>", "the kind of the batch, which a module of `jobs` exports")
     .argument("<file>", "its rows, or - to read them from stdin")
-    .description("submit the rows of a file as a batch; its id is the answer")
+    .description("submit the rows of a file as a batch, and print its id")
     .addOption(new Option("--format <format>", "what the file is").choices(["csv", "ndjson"]).default("csv"))
     .option("--key <key>", "your own key: a submission that was killed goes on with the same file and key")
     .option("--context <json>", "the same for all rows, as JSON (default: null)")

@@ -1,6 +1,6 @@
 // `outlive work`: runs worker processes under a supervisor. Always under one, also a single process: only a process that stays alive
 // sees how it died, and recovers its jobs at once.
-import { InvalidArgumentError } from "commander";
+import { InvalidArgumentError, Option } from "commander";
 import type { LoadedConfig } from "../../engine/config.ts";
 import type { Engine } from "../../engine/engine.ts";
 import { open } from "../../engine/open.ts";
@@ -54,12 +54,18 @@ export const workCommand: Register = (program, run) => {
     )
     .option("--only <kinds>", "only these kinds: mail,render", list)
     .option("--watch", "start again when a module changes; costs no job a crash")
-    .option("--import <module>", "loaded first in each process, as by node --import; may be repeated", collect, [])
-    .option(
-      "--middleware <module>",
-      "a module whose default export is around every attempt; may be repeated, the first is the outermost",
-      collect,
-      [],
+    .addOption(
+      new Option("--import <module>", "loaded first in each process, as by node --import; may be repeated")
+        .argParser(collect)
+        .default([], "none"),
+    )
+    .addOption(
+      new Option(
+        "--middleware <module>",
+        "a module whose default export is around every attempt; may be repeated, the first is the outermost",
+      )
+        .argParser(collect)
+        .default([], "none"),
     )
     .option(
       "--http <host:port>",

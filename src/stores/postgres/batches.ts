@@ -64,7 +64,7 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
       return isAborting ? "aborting" : stateOf(connection, batch);
     },
     async tend(limit) {
-      // Asked now and then, and nearly always in vain: then no transaction is begun.
+      // Asked now and then, and there is nearly always nothing: then no transaction is begun.
       const [next] = await connection.rows("SELECT 1 FROM outlive.batch_state WHERE tending > 0 LIMIT 1");
       return next ? connection.maintain((tx) => tend(tx, limit)) : false;
     },

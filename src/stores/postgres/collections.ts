@@ -306,7 +306,7 @@ const WIDE = `SELECT before + 1 AS first, page - 1 AS last FROM (
         UNION ALL SELECT page, parts FROM outlive.collection_deltas WHERE collection = $1 AND series = $2 AND page BETWEEN $3 AND $4) c
       GROUP BY page HAVING sum(have) = ${PAGE_ORDINALS} UNION ALL SELECT $4::integer + 1) f) g
   WHERE page > before + 1 ORDER BY page LIMIT $5`;
-// Gaps before parts, and the one behind the last part.
+// Gaps before parts, and the one after the last part.
 const GAPS = `SELECT g.first, g.last FROM unnest($3::bigint[], $4::bigint[]) AS w (first, last) CROSS JOIN LATERAL (
     (SELECT before + 1 AS first, ordinal - 1 AS last FROM (
         SELECT p.ordinal, lag(p.ordinal, 1, w.first - 1) OVER (ORDER BY p.ordinal) AS before FROM outlive.parts p

@@ -176,7 +176,7 @@ export class Turns {
   }
 
   /**
-   * Where the jobs of several kinds are looked for. The front of all kinds costs the same however many there are. If it was in vain, or if kinds have
+   * Where the jobs of several kinds are looked for. The front of all kinds costs the same however many there are. If it found nothing, or if kinds have
    * limits of their own, their first jobs are compared, so that not more kinds than jobs are read any further.
    */
   async #from(open: readonly OpenKind[], total: number, ahead: number): Promise<NonNullable<Claim["from"]>> {

@@ -222,7 +222,7 @@ export class Connection {
     );
   }
 
-  /** A server that is not, or not any more, the one that has the store ends its wire: the next call finds out where it is. */
+  /** A server that is not, or no longer, the one that has the store ends its wire: the next call finds out where it is. */
   #watched(wire: Wire): Wire {
     const call = async (args: readonly string[], deadlineMs: number): Promise<Reply> => {
       try {

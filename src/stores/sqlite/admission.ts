@@ -628,7 +628,7 @@ function setKey(
 
 // ---- starts of a rate
 
-// Asked in every turn that claims, and nearly always in vain.
+// Asked in every turn that claims, and there is nearly always nothing.
 const ANY_TAKEN = "SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place > 1 LIMIT 1";
 /** Whether a limit or a key of its own has a rate. Throttled jobs have one by the name of their limit. */
 const ANY_RATE = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_limits WHERE interval_ms IS NOT NULL)

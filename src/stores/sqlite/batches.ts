@@ -55,7 +55,7 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
     seal: (batch, round, entry) => write(() => seal(db, batch, round, entry, now())),
     abort: (batch, entry) => write(() => abort(db, batch, entry, now())),
     async tend(limit) {
-      // Asked now and then, and nearly always in vain: then nothing is written.
+      // Asked now and then, and there is nearly always nothing: then nothing is written.
       if ((await read(() => db.sql(NEXT_TO_TEND).get())) === undefined) return false;
       return write(() => tend(db, limit, now(), piece()));
     },

@@ -36,7 +36,7 @@ const FRONT =
 const HEADS = `SELECT o.key AS at, (SELECT (1000 - j.priority) * 2199023255552 + j.seq FROM outlive_jobs j INDEXED BY outlive_jobs_ready
     WHERE j.kind = o.value AND j.state = 0 AND j.lane = 1 ORDER BY j.priority DESC, j.seq LIMIT 1) AS place
   FROM json_each(?) o WHERE place IS NOT NULL ORDER BY place LIMIT ? + 0`;
-// Asked in every turn, and nearly always in vain.
+// Asked in every turn, and there is nearly always nothing.
 const ANY_SUSPECT = "SELECT 1 FROM outlive_jobs WHERE state = 0 AND lane = 2 LIMIT 1";
 const SUSPECTS = `SELECT seq, priority, ${boundSql("")} AS bound FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 2 ORDER BY priority DESC`;
 const LARGEST_FIRST = `${SUSPECTS}, bound DESC, seq LIMIT ? + 0`;
@@ -241,7 +241,7 @@ export class Front {
 
   /**
    * The first jobs of these kinds, at least as many as there is room for, or all. Null: too many of other kinds, which this worker does not know, or which are paused or
-   * full, come before them. Read up to a bound that does not depend on their number, and not again for a while after it was in vain.
+   * full, come before them. Read up to a bound that does not depend on their number, and not again for a while after it found nothing.
    */
   candidates(db: Database, open: readonly OpenKind[], total: number, ahead: number): Candidate[] | null {
     if (this.#skips > 0) {

@@ -179,7 +179,7 @@ else call('HSET', T .. 'b:' .. n, 'tended', found[#found]) end
 return call('EXISTS', T .. 'bx')
 `;
 
-/** The batches that changed, from a number on; the next begins behind the last. The two moments of a pace are at most ten seconds apart. */
+/** The batches that changed, from a number on; the next begins after the last. The two moments of a pace are at most ten seconds apart. */
 export const FOLD_BATCHES = /* lua */ `
 ${SHOW_BATCH}
 ${END}

@@ -3,7 +3,7 @@
 // and no script takes longer than a piece of it.
 //
 // stp        the parents of tokens whose drafts are children, enqueued by an attempt
-// st:TOKEN   the arguments of its drafts         sta:TOKEN  what became of those that are inserted, and thereby how far it is
+// st:TOKEN   the arguments of its drafts         sta:TOKEN  what became of those that are inserted, which also says how far it is
 // stu        all tokens, by when they were begun: what is neither decided nor forgotten within an hour is deleted by the retention
 // stc        the tokens that are decided and not wholly inserted, by when
 

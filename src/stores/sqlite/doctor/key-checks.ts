@@ -36,7 +36,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
   ],
   [
     "slot-disagrees",
-    (n) => `${n} job(s) count against their keys and are not admitted, or the other way round`,
+    (n) => `${n} job(s) count against their keys and are not admitted, or vice versa`,
     `SELECT j.id AS name ${WITH_JOB} WHERE e.key1 IS NOT NULL AND (e.place = ${PLACE.taken}) <> (${TAKEN})`,
   ],
   // A key that is full, closed, or has a rate may keep its jobs waiting; one that will be looked at does not for long.
@@ -52,7 +52,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
   ],
   [
     "end-disagrees",
-    (n) => `${n} job(s) count as ended for those that wait for them and have not, or the other way round`,
+    (n) => `${n} job(s) count as ended for those that wait for them and have not, or vice versa`,
     `SELECT j.id AS name ${WITH_JOB} WHERE e.ended <> (j.state >= ${STATE.succeeded})`,
   ],
   ...(["outlive_extras", "outlive_waits", "outlive_signals", "outlive_reruns", "outlive_traces"] as const).map(
