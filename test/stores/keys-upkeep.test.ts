@@ -83,6 +83,30 @@ test("rows of idle keys are purged in pieces, and never those with settings of t
   );
 });
 
+test("a key has one wake however many jobs are added, and another one after a turn has taken it", async (t) => {
+  const { store, path } = await storeFor(t);
+  const wakes = (): number => rowsOf(path, "SELECT key FROM outlive_key_wakes").length;
+  const add = (...ids: string[]): Promise<unknown> =>
+    store.enqueue(ids.map((id) => draft({ id, keys: [jobKey("tenant", id.slice(0, 1))] })));
+  await add("a1", "b1");
+  for (const id of names("a", 20)) await add(id);
+  await add("b2", "c1");
+  assert.equal(wakes(), 3);
+  const { claimed } = await store.turn("w", [], roomFor(10));
+  assert.equal(wakes(), 0);
+  await add("c2", "d1");
+  assert.equal(wakes(), 2, "what comes after the turn is looked at again");
+  const next = await store.turn(
+    "w",
+    claimed.map((job) => SETTLE.succeed(job)),
+    roomFor(10),
+  );
+  assert.deepEqual(
+    new Set([...claimed, ...next.claimed].map(({ lease }) => lease.jobId.slice(0, 1))),
+    new Set(["a", "b", "c", "d"]),
+  );
+});
+
 test("entries of admitted jobs leave their door several at a time, and none is left when nothing waits there", async (t) => {
   const { store, path } = await storeFor(t);
   const ids = names("a", 30);

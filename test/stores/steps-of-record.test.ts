@@ -30,6 +30,7 @@ const SQLITE_STEPS = [
   "order of all kinds 7c522d78c72dd32",
   "attempts 15f51590bbb93e4",
   "pages of parts 2203191b95ce6b1",
+  "one wake for each key 240689a948efd46",
 ];
 
 const POSTGRES_STEPS = [

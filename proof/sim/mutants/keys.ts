@@ -114,6 +114,15 @@ export const keyMutants: readonly Mutant[] = [
     ),
   },
   {
+    name: "wakeOfAnotherKeyIsEnough",
+    what: "a key is not woken while the wake of another one waits",
+    focus: QUIET,
+    connection: rewriting([
+      "NOT EXISTS (SELECT 1 FROM outlive_key_wakes w WHERE w.key = k.key)",
+      "NOT EXISTS (SELECT 1 FROM outlive_key_wakes w)",
+    ]),
+  },
+  {
     name: "roomByTimeForgotten",
     what: "a key whose rate or hold-off keeps a job waiting is not looked at when its time has come",
     focus: QUIET,

@@ -185,15 +185,18 @@ export function namesIn(keys: string): Names {
   return names;
 }
 
-/** The next turn of any worker looks at these keys. */
+const NOT_AWAKE = "NOT EXISTS (SELECT 1 FROM outlive_key_wakes w WHERE w.key = k.key)";
+const WAKE = `INSERT INTO outlive_key_wakes (key, at) SELECT k.key, ?2 FROM (SELECT ?1 AS key) k WHERE ${NOT_AWAKE}`;
+const WAKE_ALL = `INSERT INTO outlive_key_wakes (key, at) SELECT k.key, ?2 FROM (SELECT value AS key FROM json_each(?1)) k WHERE ${NOT_AWAKE}`;
+
+/**
+ * The next turn of any worker looks at these keys. A wake that is there already is enough, because the turn that takes it is a later transaction and sees what this
+ * one writes: so there are never more wakes than keys. Jobs that are added in bulk left one for each call before, and a drain spent a third of its visits on them.
+ */
 export function wakeKeys(db: Database, keys: Iterable<number>, now: number): void {
   const distinct = [...new Set(keys)];
-  if (distinct.length === 1) db.sql("INSERT INTO outlive_key_wakes (key, at) VALUES (?, ?)").run(distinct[0]!, now);
-  else if (distinct.length > 1)
-    db.sql("INSERT INTO outlive_key_wakes (key, at) SELECT value, ? FROM json_each(?)").run(
-      now,
-      JSON.stringify(distinct),
-    );
+  if (distinct.length === 1) db.sql(WAKE).run(distinct[0]!, now);
+  else if (distinct.length > 1) db.sql(WAKE_ALL).run(JSON.stringify(distinct), now);
 }
 
 // ---- limits, and what a key has of its own
@@ -295,7 +298,9 @@ export function declareLimits(db: Database, limits: readonly LimitSettings[], no
 }
 
 function wakeAllDoors(db: Database, now: number): void {
-  db.sql(`INSERT INTO outlive_key_wakes (key, at) SELECT DISTINCT door, ? FROM outlive_doors WHERE door > 0`).run(now);
+  db.sql(
+    `INSERT INTO outlive_key_wakes (key, at) SELECT k.key, ? FROM (SELECT DISTINCT door AS key FROM outlive_doors WHERE door > 0) k WHERE ${NOT_AWAKE}`,
+  ).run(now);
 }
 
 /** What a key has of its own, beyond its limit. Its pause, its hold-off and the starts that it has spent stay. */

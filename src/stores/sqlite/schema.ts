@@ -310,6 +310,15 @@ const PART_PAGES: Migration = {
   `,
 };
 
+// A key has one wake at a time (wakeKeys in keys.ts). Workers of earlier versions write more, so it is not unique.
+const ONE_WAKE: Migration = {
+  name: "one wake for each key",
+  sql: `
+  DELETE FROM outlive_key_wakes WHERE id NOT IN (SELECT min(id) FROM outlive_key_wakes GROUP BY key);
+  CREATE INDEX outlive_key_wakes_key ON outlive_key_wakes (key);
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -618,6 +627,7 @@ export const MIGRATIONS: readonly Migration[] = [
   ALL_KINDS,
   ATTEMPTS,
   PART_PAGES,
+  ONE_WAKE,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;
