@@ -16,10 +16,10 @@ export interface IncomingPart extends PartPlace {
 
 /** Parts of one call of the store. */
 const MAX_TOGETHER = 500;
-/** Bytes whose hash takes longer than a turn of the event loop. */
-const LARGE = 64 * 1024;
+/** How many bytes are hashed in one turn of the event loop, and one part: about 0.3 ms. */
+const HASHED_PER_TURN = 512 * 1024;
 /** How long rows wait for others whose blobs are being written, at least. */
-const GATHER_MS = 5;
+const GATHER_MS = 1;
 /** And twice as long as the latest call took, because the process has that time again for each call that is saved; at most this. */
 const MAX_GATHER_MS = 50;
 
@@ -34,7 +34,9 @@ export class Intake {
   readonly #checks: Together<string, string>;
   /** Blobs that are being written. */
   #writing = 0;
-  #hashing: Promise<void> = Promise.resolve();
+  /** So many bytes more are hashed before the next turn of the event loop. */
+  #mayHash = HASHED_PER_TURN;
+  #turning: Promise<void> | null = null;
 
   constructor(collections: Collections, blobs: PartBlobs, events: Emitter, clock: IntakeClock) {
     this.#blobs = blobs;
@@ -96,11 +98,22 @@ export class Intake {
     }
   }
 
-  /** Large ones one after the other, and between two of them other callbacks run: or the syncs of all parts would begin after the last hash. */
+  /** Some of them in each turn of the event loop, and between two turns other callbacks run: or the syncs of all parts would begin after the last hash. */
   async #hash(data: Uint8Array): Promise<string> {
-    if (data.length >= LARGE)
-      await (this.#hashing = this.#hashing.then(() => new Promise<void>((resolve) => this.#clock.soon(resolve))));
+    while (this.#mayHash <= 0) await this.#nextTurn();
+    this.#mayHash -= data.length;
     return sha256(data);
+  }
+
+  #nextTurn(): Promise<void> {
+    this.#turning ??= new Promise((resolve) =>
+      this.#clock.soon(() => {
+        this.#turning = null;
+        this.#mayHash = HASHED_PER_TURN;
+        resolve();
+      }),
+    );
+    return this.#turning;
   }
 
   /** Looks whether these collections are complete now. A call during a check shares the next one. */
@@ -137,7 +150,6 @@ class Together<In, Out> {
   /** How many items are on their way here. */
   readonly #coming: () => number;
   #waiting: Waiting<In, Out>[] = [];
-  #count = 0;
   #isRunning = false;
   /** The latest call. */
   #tookMs = 0;
@@ -157,16 +169,15 @@ class Together<In, Out> {
     if (items.length === 0) return Promise.resolve([]);
     return new Promise((resolve, reject) => {
       this.#waiting.push({ items, resolve, reject });
-      this.#count += items.length;
       this.#next();
     });
   }
 
-  /** A commit of SQLite holds the process for a flush of the disk, so the parts that are nearly there are waited for, up to half of all. */
+  /** A commit of SQLite holds the process for a flush of the disk, so parts that are on their way are waited for. */
   #next(): void {
     if (this.#isRunning || this.#waiting.length === 0) return;
     const gatherMs = Math.min(MAX_GATHER_MS, Math.max(GATHER_MS, 2 * this.#tookMs));
-    if (this.#coming() > this.#count) this.#callOff ??= this.#clock.after(gatherMs, () => void this.#runNow());
+    if (this.#coming() > 0) this.#callOff ??= this.#clock.after(gatherMs, () => void this.#runNow());
     else void this.#runNow();
   }
 
@@ -196,7 +207,6 @@ class Together<In, Out> {
       calls++;
       count += items.length;
     }
-    this.#count -= count;
     return this.#waiting.splice(0, calls);
   }
 }
