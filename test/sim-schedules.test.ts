@@ -14,6 +14,17 @@ for (const seed of [1, 2]) {
   });
 }
 
+test("ten days on a store that loses its latest scripts now and then: what was lost is enqueued again, and nothing twice", async () => {
+  const history = await simulateSchedules(1, 10, undefined, "atomic");
+  assert.equal(history.violation, null);
+  assert.ok(history.fired > 500 && history.kills > 30 && history.lost > 0, JSON.stringify(history));
+  for (const name of ["firesTwice", "movesBeforeItInserts", "jumpsOverTheRest"]) {
+    const mutant = SCHEDULE_MUTANTS.find((one) => one.name === name)!;
+    const { violation } = await simulateSchedules(1, 10, mutant, "atomic");
+    assert.match(violation!, /^(twice|missing): /, name);
+  }
+});
+
 test("the same seed is the same history", async () => {
   assert.deepEqual(await simulateSchedules(3, 3), await simulateSchedules(3, 3));
 });

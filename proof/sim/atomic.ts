@@ -14,6 +14,7 @@ import { AtomicWaitingLaw } from "./oracle/atomic-waiting-law.ts";
 import { newTally, type Tally } from "./oracle/tally.ts";
 import { demand } from "./oracle/violation.ts";
 import { type Answer, Witness } from "./oracle/witness.ts";
+import { simulateSchedules } from "./schedules/world.ts";
 import { AtomicServer } from "./stores/atomic-server.ts";
 import { atomicStore } from "./stores/atomic-store.ts";
 import { Data } from "./stores/records.ts";
@@ -48,6 +49,10 @@ export interface AtomicCampaign {
   readonly broken: readonly string[];
 }
 
+/** A history of schedules has no workers that run jobs: it is another world (schedules/world.ts), and a slow one. */
+const SCHEDULES_EVERY = 8;
+const SCHEDULE_DAYS = 10;
+
 export async function runAtomic(from: number, seeds: number): Promise<AtomicCampaign> {
   const counts = { failovers: 0, lostScripts: 0, takeovers: 0, staleWrites: 0, deaths: 0, innocentsQuarantined: 0 };
   const sum = { seeds, violations: 0, ...counts };
@@ -66,6 +71,11 @@ export async function runAtomic(from: number, seeds: number): Promise<AtomicCamp
       sum.violations++;
       broken.push(`seed ${seed}, ${what}: ${violation}\n${story.join("\n")}`);
     }
+    if (seed % SCHEDULES_EVERY !== 0) continue;
+    const { violation } = await simulateSchedules(seed, SCHEDULE_DAYS, undefined, "atomic");
+    if (violation === null) continue;
+    sum.violations++;
+    broken.push(`seed ${seed}, schedules: ${violation}`);
   }
   return { ...sum, broken };
 }

@@ -410,10 +410,9 @@ export class Maintenance {
 
   /** The store has announced that workers have come or gone, or that work may be ready. */
   heard(news: "wake" | "fleet"): void {
-    if (news === "fleet") {
-      this.#all = null;
-      this.#ring = null;
-    } else if (this.#isElected && !this.#stopped && this.#pollInMs > this.#options.pollMs!) {
+    // Neighbours are read again in their time: all of a large fleet would read them at once.
+    if (news === "fleet") this.#all = null;
+    else if (this.#isElected && !this.#stopped && this.#pollInMs > this.#options.pollMs!) {
       this.#poll!.wake();
       this.#pollInMs = this.#options.pollMs!;
       this.#pollIn(this.#pollInMs);

@@ -1,4 +1,4 @@
-// What must hold of schedules, read from the rows by triggers and SQL, and computed a second way from each schedule's own timing:
+// What must hold of schedules, read from the rows without the port, and computed a second way from each schedule's own timing:
 //
 // - twice: no occurrence is enqueued twice.
 // - early: none is enqueued before its time by the store's clock, and none that is not an occurrence at all.
@@ -13,8 +13,9 @@ import {
   type ScheduleRow,
   type Timing,
 } from "../../../src/job/schedules.ts";
-import type { Database } from "../../../src/stores/sqlite/database.ts";
+import type { PlannedJob } from "../../../src/stores/schedules.ts";
 import type { VirtualClock } from "../../../src/testing/virtual-clock.ts";
+import type { Ground } from "./ground.ts";
 
 /** How long a process waits at most before it reads what is due. */
 export const POLL_MS = 600_000;
@@ -30,17 +31,8 @@ export interface Planted {
   readonly overlap: OverlapPolicy;
 }
 
-interface Fired {
-  readonly job: string;
-  readonly schedule: string;
-  readonly at: number;
-  readonly seen: number;
-  /** Jobs of the same schedule that had not ended. */
-  readonly unfinished: number;
-}
-
 export class ScheduleLaws {
-  readonly #db: Database;
+  readonly #ground: Ground;
   readonly #clock: VirtualClock;
   readonly #planted = new Map<string, Planted>();
   readonly #fired = new Map<string, Set<number>>();
@@ -49,16 +41,9 @@ export class ScheduleLaws {
   /** How many occurrences of each lie before the one at which its row stands. */
   readonly #walks = new Map<string, { at: number; count: number }>();
 
-  constructor(db: Database, clock: VirtualClock) {
-    this.#db = db;
+  constructor(ground: Ground, clock: VirtualClock) {
+    this.#ground = ground;
     this.#clock = clock;
-    db.exec("CREATE TABLE sim_fired (job TEXT, schedule TEXT, at INTEGER, seen INTEGER, unfinished INTEGER)");
-    db.exec(`CREATE TRIGGER sim_jobs AFTER INSERT ON outlive_jobs BEGIN
-      INSERT INTO sim_fired (job, schedule, at, seen) VALUES (NEW.id, NULL, NULL, NEW.created_at); END`);
-    db.exec(`CREATE TRIGGER sim_occurrences AFTER INSERT ON outlive_occurrences BEGIN
-      UPDATE sim_fired SET schedule = NEW.schedule, at = NEW.at, unfinished =
-        (SELECT count(*) FROM outlive_occurrences o JOIN outlive_jobs j ON j.id = o.job WHERE o.schedule = NEW.schedule AND j.state < 2 AND o.job <> NEW.job)
-      WHERE job = NEW.job AND schedule IS NULL; END`);
   }
 
   know(planted: readonly Planted[]): void {
@@ -75,9 +60,7 @@ export class ScheduleLaws {
 
   /** `healthyMs`: for how long a worker has been left in peace. */
   look(healthyMs: number): void {
-    const rows = this.#db.sql("SELECT * FROM sim_fired").all() as unknown as Fired[];
-    this.#db.exec("DELETE FROM sim_fired");
-    for (const { job, schedule, at, seen, unfinished } of rows) {
+    for (const { job, schedule, at, seen, unfinished } of this.#ground.fired()) {
       if (schedule === null) throw new Error(`missing: job ${job} was enqueued without an occurrence`);
       const planted = this.#planted.get(schedule)!;
       const own = this.#fired.get(schedule)!;
@@ -94,7 +77,7 @@ export class ScheduleLaws {
         throw new Error(`too old: ${schedule} for ${iso(at)} was missed, and enqueued all the same`);
       if (nextAfter(planted, at - 1) !== at) throw new Error(`early: ${iso(at)} is not an occurrence of ${schedule}`);
     }
-    for (const row of this.#rows()) {
+    for (const row of this.#ground.rows()) {
       if (!this.#first.has(row.name))
         this.#first.set(row.name, nextAfter(this.#planted.get(row.name)!, row.createdAt)!);
       this.#account(row);
@@ -104,11 +87,17 @@ export class ScheduleLaws {
     }
   }
 
+  /** The store lost its latest scripts, and these occurrences with them: they are to be enqueued again, and rows stand where they stood. */
+  lost(planned: readonly PlannedJob[]): void {
+    for (const { schedule, at } of planned) this.#fired.get(schedule)!.delete(at);
+    this.#walks.clear();
+  }
+
   /** At the end, after a while in peace. */
   audit(): void {
     this.look(0);
-    if (this.#rows().length !== this.#planted.size) throw new Error("missing: a schedule is gone");
-    for (const row of this.#rows()) {
+    if (this.#ground.rows().length !== this.#planted.size) throw new Error("missing: a schedule is gone");
+    for (const row of this.#ground.rows()) {
       const planted = this.#planted.get(row.name)!;
       if (row.nextAt === null || row.nextAt <= this.#clock.now() - HEALTHY_MS)
         throw new Error(`missing: ${row.name} stands at ${row.nextAt === null ? "nothing" : iso(row.nextAt)}`);
@@ -142,11 +131,6 @@ export class ScheduleLaws {
         `missing: ${name} has ${all} occurrences before ${iso(nextAt)}, and ${known} of them are accounted for`,
       );
     if (own.has(nextAt)) throw new Error(`twice: ${name} is about to fire ${iso(nextAt)} again`);
-  }
-
-  #rows(): ScheduleRow[] {
-    const rows = this.#db.sql("SELECT body FROM outlive_schedules ORDER BY name").all() as { body: string }[];
-    return rows.map(({ body }) => JSON.parse(body) as ScheduleRow);
   }
 }
 

@@ -1,4 +1,4 @@
-// Histories of schedules: the real firing code of several processes on the real SQLite store, for a year of virtual time. Jobs are purged a week after their end. Processes are killed between and
+// Histories of schedules: the real firing code of several processes on the real SQLite store, or on the one in the shape of Redis, which loses its latest scripts now and then, for a year of virtual time. Jobs are purged a week after their end. Processes are killed between and
 // inside their calls, answers are lost, calls are slow, all workers are away for a while, and the store's clock jumps. The laws (laws.ts) read the rows.
 import { setImmediate as turn } from "node:timers/promises";
 import { job } from "../../../src/engine/options.ts";
@@ -10,11 +10,9 @@ import { ScheduleFiring } from "../../../src/schedules/firing.ts";
 import { ScheduleClient } from "../../../src/schedules/schedules.ts";
 import { observed } from "../../../src/stores/observed.ts";
 import type { Store } from "../../../src/stores/port.ts";
-import { Database } from "../../../src/stores/sqlite/database.ts";
-import { migrate } from "../../../src/stores/sqlite/schema.ts";
-import { sqliteStore } from "../../../src/stores/sqlite/store.ts";
 import { type VirtualClock, virtualClock } from "../../../src/testing/virtual-clock.ts";
 import { SeededRandom } from "../world/random.ts";
+import { type Ground, onAtomic, onSqlite } from "./ground.ts";
 import { HEALTHY_MS, type Planted, POLL_MS, ScheduleLaws } from "./laws.ts";
 import type { ScheduleMutant } from "./mutants.ts";
 
@@ -29,6 +27,8 @@ export interface ScheduleHistory {
   readonly fired: number;
   readonly kills: number;
   readonly jumps: number;
+  /** Occurrences that were enqueued, and went with the latest scripts of a server that failed over. */
+  readonly lost: number;
   readonly simulatedDays: number;
   readonly violation: string | null;
 }
@@ -42,8 +42,13 @@ interface Worker {
   healthySince: number;
 }
 
-export async function simulateSchedules(seed: number, days: number, mutant?: ScheduleMutant): Promise<ScheduleHistory> {
-  const world = new ScheduleWorld(seed, mutant);
+export async function simulateSchedules(
+  seed: number,
+  days: number,
+  mutant?: ScheduleMutant,
+  on: "sqlite" | "atomic" = "sqlite",
+): Promise<ScheduleHistory> {
+  const world = new ScheduleWorld(seed, mutant, on);
   try {
     return await world.run(days);
   } finally {
@@ -55,38 +60,36 @@ class ScheduleWorld {
   readonly #seed: number;
   readonly #random: SeededRandom;
   readonly #clock: VirtualClock = virtualClock(Date.UTC(2026, 2, 1));
-  readonly #db: Database;
+  readonly #ground: Ground;
   readonly #store: Store;
-  readonly #real: Store;
   readonly #workers: Worker[] = [];
   readonly #mutant: ScheduleMutant | undefined;
   readonly #planted: Planted[] = [];
   readonly #declared: ScheduleDeclaration[] = [];
   #kills = 0;
   #jumps = 0;
+  #lost = 0;
+  readonly #laws: ScheduleLaws;
   #started = 0;
   #away = false;
 
-  constructor(seed: number, mutant: ScheduleMutant | undefined) {
+  constructor(seed: number, mutant: ScheduleMutant | undefined, on: "sqlite" | "atomic") {
     this.#seed = seed;
     this.#random = new SeededRandom(`schedules ${seed}`);
     this.#mutant = mutant;
-    this.#db = new Database({ path: ":memory:" });
-    migrate(this.#db);
-    const random = this.#random.fork("store");
-    let ids = 0;
-    const real = sqliteStore({ db: this.#db, clock: this.#clock, random, newId: () => `id-${ids++}`, wakeup: null });
-    this.#real = real;
-    this.#store = mutant?.store?.(real, this.#clock) ?? real;
+    this.#ground = on === "sqlite" ? onSqlite(this.#clock, this.#random.fork("store")) : onAtomic(this.#clock);
+    this.#laws = new ScheduleLaws(this.#ground, this.#clock);
+    this.#store = mutant?.store?.(this.#ground.store, this.#clock) ?? this.#ground.store;
   }
 
   async run(days: number): Promise<ScheduleHistory> {
-    const laws = new ScheduleLaws(this.#db, this.#clock);
+    const laws = this.#laws;
     const history = (violation: string | null): ScheduleHistory => ({
       seed: this.#seed,
       fired: laws.firedCount,
       kills: this.#kills,
       jumps: this.#jumps,
+      lost: this.#lost,
       simulatedDays: days,
       violation,
     });
@@ -185,12 +188,7 @@ class ScheduleWorld {
     const firing = new ScheduleFiring(this.#mutant?.deps?.(deps) ?? deps, store.schedules!);
     const worker: Worker = { id, firing, alive: true, healthySince: this.#clock.mono() };
     this.#workers.push(worker);
-    this.#db
-      .sql(
-        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
-       VALUES (?, 'live', 'sim', 'boot', 1, '0', 1, 1, 1, '[]', 0, 0)`,
-      )
-      .run(id);
+    await this.#ground.start(id);
     // One whose declaration fails dies, as its program would, and is started again.
     firing.start().catch(() => this.#kill(worker));
     await this.#clock.settle();
@@ -202,7 +200,7 @@ class ScheduleWorld {
     this.#kills++;
     const at = this.#workers.indexOf(worker);
     this.#workers.splice(at, 1);
-    this.#db.sql("UPDATE outlive_workers SET state = 'gone' WHERE id = ?").run(worker.id);
+    this.#ground.end(worker.id);
     if (this.#away) return;
     this.#clock.after(this.#random.between(10, 5 * MINUTE), () => void this.#start());
   }
@@ -210,12 +208,21 @@ class ScheduleWorld {
   /** Something happens, and time passes. */
   async #step(): Promise<void> {
     const random = this.#random.fork(`step ${this.#clock.mono()}`);
-    const what = random.weighted({ pass: 40, kill: 6, away: 1.5, ahead: 0.7, back: 0.7, end: 20 });
+    const what = random.weighted({
+      pass: 40,
+      kill: 6,
+      away: 1.5,
+      ahead: 0.7,
+      back: 0.7,
+      end: 20,
+      lose: this.#ground.lose ? 4 : 0,
+    });
     if (what === "kill" && this.#workers.length > 0) this.#kill(random.pick(this.#workers));
     else if (what === "away") await this.#leave(random.between(2 * MINUTE, 3 * DAY));
     else if (what === "ahead") this.#jump(random.between(1_000, 6 * HOUR));
     else if (what === "back") this.#jump(-random.between(1_000, 6 * HOUR));
     else if (what === "end") await this.#endJobs(random);
+    else if (what === "lose") this.#lose(random);
     await this.#pass(random.between(MINUTE, 2 * HOUR));
   }
 
@@ -241,14 +248,18 @@ class ScheduleWorld {
 
   async #endJobs(random: SeededRandom): Promise<void> {
     if (!random.chance(0.5)) return;
-    this.#endAll();
+    this.#ground.endAll();
     // What is older goes, as by the maintenance: an id that is known protects an occurrence only so long.
     const retention = { finishedOlderThanMs: KEPT_MS, incidentsOlderThanMs: KEPT_MS, limit: 1_000 };
-    await this.#within(this.#real.purge(retention));
+    await this.#within(this.#ground.store.purge(retention));
   }
 
-  #endAll(): void {
-    this.#db.sql("UPDATE outlive_jobs SET state = 2, lane = 0, finished_at = ? WHERE state = 0").run(this.#clock.now());
+  /** The server fails over and has lost its latest scripts. */
+  #lose(random: SeededRandom): void {
+    const lost = this.#ground.lose!(random);
+    this.#lost += lost.length;
+    this.#laws.lost(lost);
+    for (const worker of this.#workers) worker.healthySince = this.#clock.mono();
   }
 
   /** How long the healthiest worker has been left in peace; 0: none is alive. */
@@ -259,7 +270,7 @@ class ScheduleWorld {
 
   async #calm(): Promise<void> {
     if (this.#workers.length === 0) await this.#start();
-    this.#endAll();
+    this.#ground.endAll();
     await this.#clock.advance(2 * HEALTHY_MS);
   }
 }

@@ -15,6 +15,7 @@ import { keyStates, pauseKey, setLimit } from "./keys.ts";
 import { audit, readAudit } from "./audit.ts";
 import * as operating from "./operating.ts";
 import { Data } from "./records.ts";
+import * as schedules from "./schedules.ts";
 import * as recovering from "./recovering.ts";
 import { outcomes, sendSignal } from "./waits.ts";
 import {
@@ -145,6 +146,19 @@ export function atomicStore(server: AtomicServer): Store {
         setOutputs: writing(batches.setOutputs),
         reopen: writing(batches.reopen),
         purge: writing(batches.purgeBatches),
+      },
+      schedules: {
+        due: reading(schedules.dueSchedules),
+        fire: writing(schedules.fireSchedules),
+        write: writing(schedules.writeSchedule),
+        remove: writing(schedules.removeSchedule),
+        get: reading(schedules.getSchedule),
+        list: reading(schedules.listSchedules),
+        occurrences: reading(schedules.occurrences),
+        fired: reading(schedules.firedJobs),
+        declare: writing(schedules.declareSchedules),
+        declared: reading(schedules.declaredSchedules),
+        now: reading(schedules.scheduleClock),
       },
       losses: {
         open: reading(recovering.openLosses),

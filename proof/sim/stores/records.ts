@@ -347,6 +347,7 @@ export class Data {
     for (const [table, field] of indexesOf(job).values()) this.keys.delete(table, field);
     for (const table of ["jobs", "steps", "history", "logs", "waits", "signals", "reruns"])
       this.keys.delete(table, String(job.row));
+    this.keys.delete("planned", job.id);
   }
 
   steps(row: number): StepRecord[] {

@@ -39,22 +39,22 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     wake("wake");
     hear("wake");
   };
-  const fleetChanged = (): void => {
-    liveness.fleetChanged();
-    hear("fleet");
-  };
   await connection.subscribe(wakeupChannel(connection.tag), (text) => {
     const message = messageOf(text);
     if (message.is === "proof") {
       liveness.heardProof(message.forMs);
       wake("proof");
-    } else if (message.is === "fleet") fleetChanged();
-    else woken();
+    } else if (message.is === "wake") woken();
+    else {
+      hear("fleet");
+      if (message.is === "left") liveness.fleetChanged();
+    }
   });
   // What was sent while the connection was down is lost, and the main thread may be waiting for the store to be back.
   connection.onReturn(() => {
     woken();
-    fleetChanged();
+    hear("fleet");
+    liveness.fleetChanged();
   });
   return {
     store,

@@ -5,8 +5,8 @@ import type { Wakeup } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import { WAKE_APART_MS } from "./lua/records.ts";
 
-/** proof: a process checks all workers, and will say so again within so many ms. fleet: workers have come or gone. Sent by scripts (lua/workers.ts). */
-export type Message = { readonly is: "wake" | "fleet" } | { readonly is: "proof"; readonly forMs: number };
+/** proof: a process checks all workers, and will say so again within so many ms. joined, left: a worker. Sent by scripts (lua/workers.ts). */
+export type Message = { readonly is: "wake" | "joined" | "left" } | { readonly is: "proof"; readonly forMs: number };
 
 const PROOF = /^proof (\d+)$/;
 
@@ -14,7 +14,7 @@ const PROOF = /^proof (\d+)$/;
 export function messageOf(text: string): Message {
   const proof = PROOF.exec(text);
   if (proof) return { is: "proof", forMs: Number(proof[1]) };
-  return { is: text === "fleet" ? "fleet" : "wake" };
+  return { is: text === "joined" || text === "left" ? text : "wake" };
 }
 
 export function wakeupChannel(tag: string): string {

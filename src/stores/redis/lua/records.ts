@@ -344,6 +344,6 @@ function W.replaced(id)
   return ''
 end
 function W.holds(w) return call('SCARD', T .. 'held:' .. int(w.n)) end
--- Processes that watch workers read them again.
-function W.changed() redis.pcall('PUBLISH', T .. 'wakeup', 'fleet') end
+-- A process that watches all workers reads them again: one has joined or left.
+function W.changed(how) redis.pcall('PUBLISH', T .. 'wakeup', how) end
 `;

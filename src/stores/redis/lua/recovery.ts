@@ -41,7 +41,7 @@ if how ~= 'gone' then
   call('ZADD', T .. 'losses', 0, incident)
 end
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'recovering', 'incident', incident)
-W.changed()
+W.changed('left')
 return {incident, '1', '0', how, int(holds), int(suspects)}
 `;
 
@@ -154,7 +154,7 @@ if incident then
     call('HSETNX', key, 'completed', int(now))
     call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
     call('ZREM', T .. 'fleet', id)
-    W.changed()
+    W.changed('left')
     call('ZADD', T .. 'over', int(now), id)
     settleIndexes()
     if W.holds(w) == 0 then call('ZREM', T .. 'dl', int(w.n)) end

@@ -10,7 +10,7 @@ call('HSET', T .. 'wi', int(n), id)
 call('HSET', T .. 'w:' .. int(n), 'id', id, 'record', json, 'state', 'live', 'started', int(now), 'heartbeat', int(now), 'beats', '0', 'lag', '0', 'runs', int(RUNS),
   'identity', lock)
 call('ZADD', T .. 'fleet', 0, id)
-W.changed()
+W.changed('joined')
 if predecessor ~= '' then
   local before = W.find(predecessor)
   if before then call('HSET', T .. 'w:' .. int(before.n), 'successor', id) end
@@ -76,7 +76,7 @@ if not w or w.runs == RUNS or w.state ~= 'live' or W.holds(w) > 0 then return 0 
 wrote = true
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'gone')
 call('ZREM', T .. 'fleet', w.id)
-W.changed()
+W.changed('left')
 call('ZADD', T .. 'over', int(now), w.id)
 call('ZREM', T .. 'dl', int(w.n))
 return 1
@@ -88,7 +88,7 @@ if not w or w.state ~= 'live' or W.holds(w) > 0 then return 0 end
 wrote = true
 call('HSET', T .. 'w:' .. int(w.n), 'state', 'stopped', 'heartbeat', int(now))
 call('ZREM', T .. 'fleet', w.id)
-W.changed()
+W.changed('left')
 call('ZADD', T .. 'over', int(now), w.id)
 call('ZREM', T .. 'dl', int(w.n))
 return 1
