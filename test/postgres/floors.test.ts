@@ -81,4 +81,16 @@ for (const [what, room] of [
     await worker.settle(SETTLE.release(a!));
     assert.deepEqual(idsOf(await worker.claim(room)), ["a"]);
   });
+
+  test(`${what}: a job that is retried by hand in this process is claimed by the next turn`, async (t) => {
+    const one = await here(t);
+    const { store, worker, pass } = one;
+    await add(store, "a", "b", "c", "d");
+    const [a] = await worker.claim(room);
+    await worker.settle(SETTLE.succeed(a!));
+    pass(LAG_MS);
+    await worker.claim(room);
+    await store.operate.retry("a", "ann");
+    assert.deepEqual(idsOf(await worker.claim(room)), ["a"]);
+  });
 }

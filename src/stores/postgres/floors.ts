@@ -4,7 +4,7 @@
 //
 // A job below a floor may still become ready: one that returns (a retry, a release, an admission), and one whose enqueue commits late. So floors are used only while
 // reading from the front is slow, and a claim looks from the front again after a while that depends on how long the last look took, at most LOOK_AT_MOST_MS. What this
-// worker itself has returned makes it look at once, and a floor stays behind what was claimed by LAG_MS, so that an enqueue that commits within that time is never below it.
+// process itself has returned makes it look at once, and a floor stays behind what was claimed by LAG_MS, so that an enqueue that commits within that time is never below it.
 // So no ready job is hidden for longer than LOOK_AT_MOST_MS (proof/sim/floors.ts).
 export interface Floor {
   readonly priority: number;

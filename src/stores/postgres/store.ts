@@ -55,6 +55,8 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   const turns = new Turns({ ...shared, clock, inTwoFrom: deps.turnInTwoFrom ?? TURN_IN_TWO_FROM });
   const writing = new AttemptWriting(connection, { ...shared, clock });
   const channel = wakeupChannel(connection.schema);
+  /** A person or a verdict may make an old job ready: the next claim does not begin behind it. */
+  const thenLooking = <Part extends object>(part: Part): Part => withAfter(part, () => turns.lookAgain());
 
   return observed<PostgresTransaction>(
     {
@@ -96,12 +98,13 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
             request.of ? "recovery" : "upkeep",
           );
         // If the row of one job was refused, each job can fail for itself in a second try.
-        return transaction(false).catch((thrown: unknown) => {
+        const answer = transaction(false).catch((thrown: unknown) => {
           if (isOfOneRow(thrown)) return transaction(true);
           if (sqlState(thrown) !== LOCK_NOT_AVAILABLE) throw thrown;
           // Another recovery of the same worker stands still.
           return { taken: request.verdicts.map(() => "locked" as const), locked: Math.max(1, request.verdicts.length) };
         });
+        return answer.finally(() => turns.lookAgain());
       },
       purge: (request) => purging.purge(connection, request),
       async close() {
@@ -109,8 +112,8 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
         await connection.close();
       },
       inspect: inspecting(connection, enqueuing),
-      operate: operating(connection, workers),
-      losses: losses(connection, kinds),
+      operate: thenLooking(operating(connection, workers)),
+      losses: thenLooking(losses(connection, kinds)),
       transactions: transactions({ ...shared, clock, newId }),
       upkeep: upkeep(connection, workers),
       batches: batches(connection, kinds),
@@ -125,4 +128,22 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       ...(deps.events && { telemetry: { events: deps.events, clock } }),
     },
   );
+}
+
+/** The same functions, each followed by `then`, whether it succeeds or not. */
+function withAfter<Part extends object>(part: Part, then: () => void): Part {
+  const followed = ([name, verb]: [string, unknown]): [string, unknown] => {
+    if (typeof verb !== "function") return [name, verb];
+    return [
+      name,
+      async (...args: unknown[]) => {
+        try {
+          return (await verb.apply(part, args)) as unknown;
+        } finally {
+          then();
+        }
+      },
+    ];
+  };
+  return Object.fromEntries(Object.entries(part).map(followed)) as Part;
 }

@@ -90,6 +90,11 @@ export class Turns {
     this.#open = new OpenKinds(deps.kinds);
   }
 
+  /** Something of this process may have made an old job ready. */
+  lookAgain(): void {
+    this.#floors.lookAgain();
+  }
+
   /** Settlements that are too large for one statement go into several, and only the last of them claims. */
   async turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
     const slices = slicesOf(settlements);
