@@ -46,12 +46,12 @@ describe("the simulator on the atomic store", () => {
 const MUTANT_SEEDS = 120;
 
 describe("the simulator on the atomic store, with a bug on purpose", () => {
-  for (const { name, what, law, from, Server } of ATOMIC_MUTANTS)
+  for (const { name, what, law, from, Server, of } of ATOMIC_MUTANTS)
     it(`sees ${name}: ${what}`, async () => {
       for (let seed = from; seed < from + MUTANT_SEEDS; seed++) {
-        const { violation } = await simulateAtomic(seed, Server);
+        const { violation } = await simulateAtomic(seed, Server, of);
         if (violation === null || !law.test(violation.split("\n")[0]!)) continue;
-        assert.equal((await simulateAtomic(seed)).violation, null, `seed ${seed} without the bug`);
+        assert.equal((await simulateAtomic(seed, AtomicServer, of)).violation, null, `seed ${seed} without the bug`);
         return;
       }
       assert.fail(`not found with the seeds ${from} to ${from + MUTANT_SEEDS - 1}`);

@@ -19,7 +19,8 @@ export interface Installation {
   readonly nodes: string;
 }
 
-export function install(): Installation {
+/** `wanted`: the contenders that are measured. For the others nothing is built, which takes minutes. */
+export function install(wanted: readonly string[]): Installation {
   const env = machineEnvironment();
   if (contenders.some((each) => each.package !== null && versionOf(each.package) === undefined))
     // Not `ci`: where a mirror lacks the add-ons of other platforms that the lock file can't name, it refuses the whole file.
@@ -46,7 +47,8 @@ export function install(): Installation {
       continue;
     }
     const machine = machineNode(env);
-    if (machine === null || !builds(machine, env)) {
+    if (machine === null || !builds(machine, env, wanted.includes(each.id))) {
+      if (!wanted.includes(each.id)) continue;
       absent[each.id] = `${ADD_ON} ${versionOf(ADD_ON)} could not be built for the machine's own Node`;
       continue;
     }
@@ -100,10 +102,11 @@ function machineNode(env: NodeJS.ProcessEnv): Machine | null {
   return { path, version: execFileSync(path, ["-p", "process.versions.node"], { encoding: "utf8" }).trim() };
 }
 
-function builds({ path }: Machine, env: NodeJS.ProcessEnv): boolean {
+function builds({ path }: Machine, env: NodeJS.ProcessEnv, isWanted: boolean): boolean {
   const loads = (): boolean =>
     spawnSync(path, ["-e", `new (require("${ADD_ON}"))(":memory:").close()`], { cwd: folder, env }).status === 0;
   if (loads()) return true;
+  if (!isWanted) return false;
   process.stderr.write(`Building ${ADD_ON}, once: some minutes ...\n`);
   npm(["rebuild", ADD_ON, "--loglevel=error"], env);
   return loads();

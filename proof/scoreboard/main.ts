@@ -38,7 +38,7 @@ async function main(options: Options): Promise<void> {
 
 async function measure(options: Options): Promise<Results> {
   const earlier = options.quick || isWhole(options) ? undefined : readResults(options.results);
-  const installed = install();
+  const installed = install(options.contenders);
   const versions = versionsAfter(earlier?.versions ?? {}, installed.versions, options.contenders);
   const installation = { ...installed, versions };
   const stage = await Stage.create(installation);

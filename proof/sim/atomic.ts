@@ -6,6 +6,8 @@ import { pause } from "../../src/job/time.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { drawDrafts } from "./actors/drafts.ts";
 import { Outbox, signal } from "./actors/signaller.ts";
+import { PlanBook, submitAll } from "./actors/submitter.ts";
+import { AtomicBatchesLaw } from "./oracle/atomic-batches-law.ts";
 import { AtomicKeysLaw } from "./oracle/atomic-keys-law.ts";
 import { AtomicRerunLaw } from "./oracle/atomic-rerun-law.ts";
 import { AtomicWaitingLaw } from "./oracle/atomic-waiting-law.ts";
@@ -15,9 +17,10 @@ import { type Answer, Witness } from "./oracle/witness.ts";
 import { AtomicServer } from "./stores/atomic-server.ts";
 import { atomicStore } from "./stores/atomic-store.ts";
 import { Data } from "./stores/records.ts";
+import { BATCHES, drawPlans, type Plan, SimBlobs } from "./workloads/batches.ts";
 import { workloadsNamed } from "./workloads/index.ts";
 import { signalsFor } from "./workloads/waiting.ts";
-import { contractsFor, type Workload } from "./workloads/workload.ts";
+import { type Contracts, contractsFor, type Workload } from "./workloads/workload.ts";
 import { Conditions } from "./world/conditions.ts";
 import { type EngineWorld, openEngine } from "./world/engine-process.ts";
 import { Faults } from "./world/faults.ts";
@@ -50,16 +53,19 @@ export async function runAtomic(from: number, seeds: number): Promise<AtomicCamp
   const sum = { seeds, violations: 0, ...counts };
   const broken: string[] = [];
   for (let seed = from; seed < from + seeds; seed++) {
-    const { violation, failovers, lostScripts, tally, story } = await simulateAtomic(seed);
-    sum.failovers += failovers;
-    sum.lostScripts += lostScripts;
-    sum.takeovers += tally.takeovers;
-    sum.staleWrites += tally.staleWrites;
-    sum.deaths += tally.deaths;
-    sum.innocentsQuarantined += tally.innocents;
-    if (violation === null) continue;
-    sum.violations++;
-    broken.push(`seed ${seed}: ${violation}\n${story.join("\n")}`);
+    // With batches in a history of its own: it is another one.
+    for (const what of ["jobs", "batches"] as const) {
+      const { violation, failovers, lostScripts, tally, story } = await simulateAtomic(seed, AtomicServer, what);
+      sum.failovers += failovers;
+      sum.lostScripts += lostScripts;
+      sum.takeovers += tally.takeovers;
+      sum.staleWrites += tally.staleWrites;
+      sum.deaths += tally.deaths;
+      sum.innocentsQuarantined += tally.innocents;
+      if (violation === null) continue;
+      sum.violations++;
+      broken.push(`seed ${seed}, ${what}: ${violation}\n${story.join("\n")}`);
+    }
   }
   return { ...sum, broken };
 }
@@ -74,8 +80,12 @@ export interface AtomicHistory {
 }
 
 /** `Server`: one with a bug on purpose, to see whether the laws find it. */
-export async function simulateAtomic(seed: number, Server = AtomicServer): Promise<AtomicHistory> {
-  const world = new AtomicWorld(seed, Server);
+export async function simulateAtomic(
+  seed: number,
+  Server = AtomicServer,
+  what: "jobs" | "batches" = "jobs",
+): Promise<AtomicHistory> {
+  const world = new AtomicWorld(seed, Server, what === "batches");
   let violation: string | null = null;
   try {
     await world.unfold();
@@ -96,6 +106,11 @@ const LOOK_MS = 500;
 const MOST_LOST = 40;
 /** A failover takes at least this long: longer than epochs run ahead of the server's clock. */
 const FAILOVER_MS = 100;
+
+/** This store has no commit. */
+function withoutCommits(plan: Plan): Plan {
+  return { ...plan, rows: plan.rows.map((row) => (row.way === "commits" ? { ...row, way: "works" } : row)) };
+}
 
 class AtomicWorld {
   readonly scheduler = new Scheduler();
@@ -119,13 +134,17 @@ class AtomicWorld {
   readonly #keys = new AtomicKeysLaw();
   readonly #reruns = new AtomicRerunLaw();
   readonly #outbox: Outbox;
+  readonly #book: PlanBook;
+  readonly #batches = new AtomicBatchesLaw();
+  readonly #blobs = new SimBlobs();
   /** What was not acknowledged since the latest loss. */
   #unsent: Set<JobDraft>;
 
-  constructor(seed: number, Server: typeof AtomicServer) {
+  constructor(seed: number, Server: typeof AtomicServer, hasBatches: boolean) {
     this.#server = new Server({ now: () => this.scheduler.wall });
-    this.#random = new SeededRandom(`atomic ${seed}`);
-    const drawn = drawProfile(this.#random.fork("profile"), () => WORKLOADS);
+    this.#random = new SeededRandom(`atomic ${hasBatches ? "batches " : ""}${seed}`);
+    const workloads = hasBatches ? [...WORKLOADS, BATCHES] : WORKLOADS;
+    const drawn = drawProfile(this.#random.fork("profile"), () => workloads);
     // The acts of the nemesis, the restore of a file among them, are others here.
     this.#profile = { ...drawn, sessions: false, hosts: 1, jobs: 2 * drawn.jobs };
     this.#kernel = new Kernel({
@@ -134,10 +153,11 @@ class AtomicWorld {
       byPid: (pid) => this.#processes[pid - 1] ?? null,
     });
     this.#tower = new WakeupHub(this.#random.fork("wakeups"));
-    this.#workloads = workloadsNamed(WORKLOADS);
+    this.#workloads = workloadsNamed(workloads);
     this.#drafts = drawDrafts(this.#random.fork("drafts"), this.#profile, this.#workloads, undefined);
     this.#unsent = new Set(this.#drafts);
     this.#outbox = new Outbox(signalsFor(this.#drafts));
+    this.#book = new PlanBook(hasBatches ? drawPlans(this.#random.fork("plans")).map(withoutCommits) : []);
   }
 
   async unfold(): Promise<void> {
@@ -146,6 +166,7 @@ class AtomicWorld {
     for (let slot = 0; slot < workers; slot++) this.#startWorker(slot);
     this.#startProducer();
     this.#startSignaller();
+    if (this.#book.plans.length > 0) this.#startSubmitter();
     this.#actLater();
     const look = (): void => {
       const answers = this.#witness.take();
@@ -154,6 +175,7 @@ class AtomicWorld {
       this.#read((data) => {
         this.#keys.onAnswers(answers, data);
         this.#reruns.onAnswers(answers, data);
+        this.#batches.onLook(data);
       });
     };
     await scheduler.run(faultsMs, look, () => false);
@@ -162,7 +184,7 @@ class AtomicWorld {
     for (const process of this.#processes) process.resume();
     let lookedAt = 0;
     const drained = await scheduler.run(faultsMs + DRAIN_MS, look, () => {
-      if (this.#unsent.size > 0 || scheduler.now - lookedAt < LOOK_MS) return false;
+      if (this.#unsent.size + this.#book.left.length > 0 || scheduler.now - lookedAt < LOOK_MS) return false;
       lookedAt = scheduler.now;
       this.#read((data) => this.#waiting.onLook(data, scheduler.now));
       return this.#read((data) => data.queued().length + data.running().length === 0);
@@ -179,6 +201,7 @@ class AtomicWorld {
     demand(this.#server.torn.length === 0, () => `scripts threw after a write: ${this.#server.torn.join(", ")}`);
     this.#waiting.audit(data);
     this.#reruns.audit();
+    this.#batches.audit(data, this.#book.plans);
     const wrong = data.wrongIndexes();
     demand(wrong.length === 0, () => wrong.join("; "));
     for (const { id, dedupeKey } of this.#drafts) {
@@ -217,7 +240,7 @@ class AtomicWorld {
   #startWorker(slot: number): void {
     const process = this.#spawn(`w${slot}.${this.#processes.length + 1}`);
     process.onDeath((cause) => void (cause === "ended" || this.#again(() => this.#startWorker(slot))));
-    const contracts = contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD);
+    const contracts = this.#contracts(process);
     const ended = (thrown: unknown): void => {
       if (process.alive) this.story.tell(process.name, `ends: ${String(thrown)}`);
       process.kill("itself");
@@ -246,6 +269,37 @@ class AtomicWorld {
     process.main.soon(() => void signal(process, store, this.#outbox));
   }
 
+  #contracts(process: SimProcess): Contracts {
+    return contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD, {
+      began: (run, line) => this.#read((data) => this.#batches.began(data, run, line)),
+      ended: (run, line, how) => this.#batches.ended(run, line, how),
+    });
+  }
+
+  /** It is killed now and then, too: the next one starts each submission again. */
+  #startSubmitter(): void {
+    const process = this.#spawn("submitter");
+    process.onDeath((cause) => void (cause === "ended" || this.#again(() => this.#startSubmitter())));
+    const fate = process.random.fork("fate");
+    if (fate.chance(0.7))
+      this.scheduler.at(this.scheduler.now + fate.between(1, 2_500), null, () => {
+        if (!this.#conditions.calm && process.alive) process.kill("nemesis");
+      });
+    const contracts = this.#contracts(process);
+    const ended = (thrown: unknown): void => {
+      if (process.alive) this.story.tell(process.name, `ends: ${String(thrown)}`);
+      process.kill("itself");
+    };
+    process.main.soon(() => {
+      openEngine(this.#engineWorld(), process, contracts)
+        .then((engine) => submitAll(process, engine, contracts.batches, this.#book))
+        .then(
+          () => this.#book.left.length === 0 || ended("it stopped"),
+          (thrown: unknown) => ended(thrown),
+        );
+    });
+  }
+
   async #produce(process: SimProcess, store: Store, settings: Parameters<Store["declare"]>[0]): Promise<void> {
     const random = process.random.fork("producer");
     for (;;) {
@@ -268,6 +322,7 @@ class AtomicWorld {
       kernel: this.#kernel,
       story,
       mutant: null,
+      blobs: this.#blobs,
       claimsAhead: this.#profile.ahead,
       storeFor: (process, thread) => this.#storeFor(process, thread),
     };
@@ -317,6 +372,11 @@ class AtomicWorld {
     this.#read((data) => this.#keys.lost(data));
     this.#unsent = new Set(this.#drafts);
     this.#outbox.wentBack();
+    this.#batches.lost();
+    const hadEnded = this.#book.left.length === 0;
+    this.#book.wentBack();
+    // The one before has ended with its last batch.
+    if (hadEnded && this.#book.plans.length > 0) this.#again(() => this.#startSubmitter());
     this.#conditions.restarts++;
     this.#conditions.downUntil = scheduler.now + random.between(FAILOVER_MS, 1_500);
   }

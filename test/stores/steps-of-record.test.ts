@@ -61,6 +61,7 @@ const POSTGRES_STEPS = [
   "attempts 768fa7243f8753e",
   "pages of parts 4a539b0900ab73e",
   "plain jobs 753c6ecb8c94779",
+  "keyed jobs in bulk d623bf8713e7254",
 ];
 
 const EDITED =

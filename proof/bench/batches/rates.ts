@@ -57,20 +57,34 @@ export const batchRows: Metric = {
   async run(bench) {
     const total = bench.pick({ sqlite: 50_000, postgres: 30_000, redis: 30_000 }[bench.store.name], 5_000);
     const least = { sqlite: 3, postgres: 6, redis: null }[bench.store.name];
-    const program = await startOne(bench, true);
-    return bench.during([program], async () => {
+    const url = await bench.store.place();
+    const data = { url, concurrency: CONCURRENCY, works: true };
+    const programs = {
+      rows: await bench.start("batches", { ...data, serves: "batches" }),
+      noop: await bench.start("batches", { ...data, serves: "plain" }),
+    };
+    // Plain jobs in a process that serves both, in a place of its own.
+    const mixed = await startOne(bench, true);
+    await programs.rows.ask("pause");
+    await programs.noop.ask("pause");
+    return bench.during([programs.rows, programs.noop, mixed], async () => {
       const pairs: Pair[] = [];
-      const drained = async (form: string): Promise<Cost> => {
+      const besides: Pair[] = [];
+      const drainedBy = async (program: Program, form: string): Promise<Cost> => {
         await program.ask("fill", { form, total });
         return costOf(bench, () => program.ask<Cost>("drain", { form, total }));
       };
-      for (const form of ["noop", "rows"]) await drained(form);
+      const drained = (form: "rows" | "noop"): Promise<Cost> => drainedBy(programs[form], form);
+      for (const form of ["noop", "rows"] as const) await drained(form);
+      await drainedBy(mixed, "noop");
       for (const round of bench.rounds(`batchRows, ${total} rows`, bench.pick(7, 3), 10)) {
         const [first, second] = round % 2 === 0 ? (["rows", "noop"] as const) : (["noop", "rows"] as const);
         const costs = { [first]: await drained(first), [second]: await drained(second) } as Record<string, Cost>;
         pairs.push({ ours: costs["rows"]!, base: costs["noop"]! });
+        besides.push({ ours: costs["rows"]!, base: await drainedBy(mixed, "noop") });
       }
       const { time, cpu } = ratios(pairs);
+      const ofMixed = ratios(besides);
       const [ours, base] = [pairs.map((pair) => pair.ours), pairs.map((pair) => pair.base)];
       return [
         {
@@ -84,6 +98,9 @@ export const batchRows: Metric = {
             rounds: pairs.length,
             ofBaseCpu: cpu,
             ofBaseTime: time,
+            // Of plain jobs in a process that serves batches, too.
+            ofMixedCpu: ofMixed.cpu,
+            ofMixedTime: ofMixed.time,
             cpuUsPerRow: cpuEach(ours, total),
             cpuUsPerJob: cpuEach(base, total),
           },

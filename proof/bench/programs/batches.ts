@@ -6,13 +6,17 @@ import { batch, job, open } from "../../../src/index.ts";
 import { csv } from "../../../src/files.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 
-/** `mortal`: it dies when the last row that it ran is settled. */
-const { url, blobs, concurrency, works, mortal } = given<{
+/**
+ * `mortal`: it dies when the last row that it ran is settled. `serves`: plain jobs or batches only. On PostgreSQL and Redis a worker that serves batches claims
+ * nothing ahead, so that plain jobs are measured at their best only in a process without them.
+ */
+const { url, blobs, concurrency, works, mortal, serves } = given<{
   url: string;
   blobs?: string;
   concurrency: number;
   works: boolean;
   mortal?: boolean;
+  serves?: "plain" | "batches";
 }>();
 const BLOCK = 50;
 const LINE = "x".repeat(99);
@@ -51,8 +55,10 @@ const writing = batch("writing", { block: BLOCK })
 const kinds = { noop, plainBlock, rows, writing };
 type Form = keyof typeof kinds;
 
+const served = serves === "plain" ? [noop, plainBlock] : serves === "batches" ? [rows, writing] : Object.values(kinds);
+
 const engine = await open(url, {
-  jobs: Object.values(kinds),
+  jobs: served,
   logger: false,
   ...(blobs !== undefined && { blobs }),
 });
@@ -100,7 +106,7 @@ async function fill(form: Form, total: number): Promise<void> {
 
 serve({
   pause: async () => {
-    for (const kind of Object.values(kinds)) await engine.pause(kind);
+    for (const kind of served) await engine.pause(kind);
   },
   resume: ({ form }: { form: Form }) => engine.resume(kinds[form]),
   fill: ({ form, total }: { form: Form; total: number }) => measured(() => fill(form, total)),

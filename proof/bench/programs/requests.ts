@@ -47,7 +47,9 @@ const headers = (n: number) => ({
 const kinds = [get, ordered, hosts];
 const engine = bare ? null : await open(url, { jobs: kinds, logger: false });
 if (engine) for (const kind of kinds) await engine.pause(kind);
-const worker = await engine?.start({ concurrency: { get: inFlight, ordered: inFlight, hosts: inFlight } });
+// Together they may not need more descriptors than a process has.
+const keyed = Math.min(inFlight, 4_000);
+const worker = await engine?.start({ concurrency: { get: inFlight, ordered: keyed, hosts: keyed } });
 const agent = new Agent();
 const lag = monitorEventLoopDelay({ resolution: 10 });
 let before = process.cpuUsage();

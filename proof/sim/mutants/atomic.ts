@@ -1,7 +1,7 @@
 // Bugs on purpose in the store in the shape of Redis: what a script writes is changed on its way into the tables, or does not arrive.
 import type { DedupePolicy } from "../../../src/job/limits.ts";
 import { AtomicServer, type Keyspace } from "../stores/atomic-server.ts";
-import type { JobRecord, KeyRecord, RerunRecord } from "../stores/records.ts";
+import type { BatchRecord, BlockRecord, JobRecord, KeyRecord, RerunRecord } from "../stores/records.ts";
 
 export interface AtomicMutant {
   readonly name: string;
@@ -12,6 +12,8 @@ export interface AtomicMutant {
   /** The sentence of the law that has to see it. */
   readonly law: RegExp;
   readonly Server: typeof AtomicServer;
+  /** Which histories show it. Omitted: those of jobs. */
+  readonly of?: "batches";
 }
 
 /** What is written instead, given what was there; null: nothing. */
@@ -19,7 +21,8 @@ type Tamper = (record: never, before: never) => unknown;
 
 const HOUR_MS = 3_600_000;
 
-function writing(table: string, tamper: Tamper): typeof AtomicServer {
+function writing(table: string | RegExp, tamper: Tamper): typeof AtomicServer {
+  const isIt = (name: string): boolean => (typeof table === "string" ? name === table : table.test(name));
   return class extends AtomicServer {
     override eval(name: string, body: (keys: Keyspace) => string): string {
       return super.eval(name, (keys) =>
@@ -33,7 +36,7 @@ function writing(table: string, tamper: Tamper): typeof AtomicServer {
           fields: (from) => keys.fields(from),
           delete: (from, field) => keys.delete(from, field),
           set: (into, field, text) => {
-            if (into !== table) return keys.set(into, field, text);
+            if (!isIt(into)) return keys.set(into, field, text);
             const before = keys.get(into, field);
             const record = tamper(JSON.parse(text) as never, JSON.parse(before ?? "null") as never);
             if (record !== null) keys.set(into, field, JSON.stringify(record));
@@ -50,6 +53,11 @@ const job = (tamper: (job: JobRecord, before: JobRecord | null) => JobRecord): t
   writing("jobs", tamper);
 const rerun = (tamper: (rerun: RerunRecord, before: RerunRecord | null) => RerunRecord | null): typeof AtomicServer =>
   writing("reruns", tamper);
+
+const batch = (tamper: (batch: BatchRecord, before: BatchRecord | null) => BatchRecord): typeof AtomicServer =>
+  writing("batches", tamper);
+const block = (tamper: (block: BlockRecord, before: BlockRecord | null) => BlockRecord): typeof AtomicServer =>
+  writing(/^blocks\//, tamper);
 
 function policyOf({ draft }: RerunRecord): DedupePolicy | undefined {
   return draft.dedupe;
@@ -149,4 +157,45 @@ export const ATOMIC_MUTANTS: readonly AtomicMutant[] = [
       policyOf(record)?.debounce ? { ...record, draft: { ...record.draft, runAt: null, delayMs: 0 } } : record,
     ),
   },
+  {
+    name: "markTakenAway",
+    of: "batches",
+    from: 1,
+    what: "the end of a row takes the marks of the rows away that ended before",
+    law: /mark taken away|sums differ|row twice/,
+    Server: block((record, before) => ({
+      ...record,
+      marks: record.marks === null || !before?.marks ? record.marks : marksWithout(record.marks, before.marks),
+    })),
+  },
+  {
+    name: "rowEndsUncounted",
+    of: "batches",
+    from: 1,
+    what: "ends of rows are marked and not added to the sums of their batch",
+    law: /sums differ/,
+    Server: batch((record, before) => (before ? { ...record, sums: before.sums } : record)),
+  },
+  {
+    name: "sealedIsCompleted",
+    of: "batches",
+    from: 1,
+    what: "a batch that is sealed is completed, whether its rows have ended or not",
+    law: /done missing/,
+    Server: batch((record) => (record.state === "sealed" ? { ...record, state: "completed" } : record)),
+  },
+  {
+    name: "rowsOfBlocksLost",
+    of: "batches",
+    from: 1,
+    what: "rows that are appended are not counted",
+    law: /sums differ/,
+    Server: batch((record, before) =>
+      before && record.rows > before.rows ? { ...record, rows: before.rows } : record,
+    ),
+  },
 ];
+
+function marksWithout(marks: string, before: string): string {
+  return Array.from(marks, (mark, at) => (before[at] === "1" ? "0" : mark)).join("");
+}

@@ -469,6 +469,10 @@ const FACTS = `SELECT ${FACT_COLUMNS}
   FROM unnest($1::bigint[], $2::text[]) AS k (id, name) LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
     CROSS JOIN LATERAL (${COUNTED}) c`;
 
+// A key whose number alone is full has no use for the first job at its door: only an end gives it room. Of any other, one is read.
+const LEAST_READ =
+  "CASE WHEN t.turns OR l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL OR o.held_off_until > 0 OR o.paused_at IS NOT NULL THEN 1 ELSE 0 END";
+
 // The name of a door's limit is that of the first job that is held there. At most as many jobs are read as there is room; which of them may run is
 // decided by core. Their rows are locked, those of jobs before those of extras: whatever else writes both comes in this order. A row that another
 // transaction has locked is passed, and the next one is read, except at a strict door, where the first one blocks the rest.
@@ -478,9 +482,10 @@ const DOORS = `SELECT ${FACT_COLUMNS}, h.*, t.turns, b.room, r.waiting
       FROM outlive.extras e WHERE e.door = d.id ORDER BY e.ring, e.rank DESC, e.job LIMIT 1) n) k
     LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
     CROSS JOIN LATERAL (${COUNTED}) c
-    CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1 ELSE least(${HELD_PER_KEY}, greatest(1, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room OFFSET 0) b
     CROSS JOIN LATERAL (SELECT (SELECT EXISTS (SELECT 1 FROM outlive.kinds f WHERE f.fair))
       AND EXISTS (SELECT 1 FROM outlive.extras w WHERE w.door = k.id AND w.ring > 0) AS turns OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1
+      ELSE least(${HELD_PER_KEY}, greatest(${LEAST_READ}, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room OFFSET 0) b
     CROSS JOIN LATERAL (SELECT count(*) AS waiting FROM (SELECT 1 FROM outlive.extras w WHERE w.door = k.id ORDER BY w.ring, w.rank DESC, w.job LIMIT b.room) w) r
     LEFT JOIN LATERAL (
       SELECT ${HELD_COLUMNS}

@@ -1,7 +1,7 @@
 // What the port promises about jobs with keys: no key ever has more than its limit, none waits while it has room, a full key hides no other,
 // whatever ends, kills or delays its jobs.
 import assert from "node:assert/strict";
-import type { ClaimedJob } from "../../job/job.ts";
+import { type ClaimedJob, NO_COUNTERS } from "../../job/job.ts";
 import { jobKey, type LimitSettings } from "../../job/limits.ts";
 import { wait } from "../../job/transitions.ts";
 import {
@@ -75,6 +75,27 @@ function specifyRunning(specify: Specify): void {
     await worker.settle(SETTLE.succeed(claimed[0]!));
     assert.deepEqual(idsOf(await take(worker, 10)), ["a0003"]);
   });
+
+  specify(
+    "jobs that were claimed ahead and are released come before the later ones of their key, and it costs them no error, timeout or crash",
+    async (fixture) => {
+      await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 3 })] }));
+      await fixture.enqueue(...names("a", 6).map((id) => of("acme", id)));
+      const worker = await fixture.worker("w");
+      const claimed: ClaimedJob[] = [];
+      for (let turns = 0; claimed.length < 3 && turns < 100; turns++) {
+        const free = claimed.length === 0 ? 1 : 0;
+        const kinds = [{ kind: "mail", room: 1, ahead: true }];
+        claimed.push(...(await worker.claim({ total: free, kinds, ahead: 3 - free - claimed.length })));
+      }
+      assert.deepEqual(idsOf(claimed), ["a0001", "a0002", "a0003"]);
+      await worker.settle(SETTLE.release(claimed[1]!), SETTLE.release(claimed[2]!));
+      const other = await fixture.worker("other", { store: await fixture.connect() });
+      assert.deepEqual(idsOf(await take(other, 10)), ["a0002", "a0003"]);
+      for (const id of ["a0002", "a0003"])
+        assert.deepEqual((await fixture.job(id)).counters, { ...NO_COUNTERS, interruptions: 1 });
+    },
+  );
 
   specify("the job with the highest priority of a key is admitted first", async (fixture) => {
     await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 1 })] }));

@@ -45,7 +45,7 @@ function columns(schema: string): string {
 }
 
 /** With the keys by which jobs take turns. A program without fair kinds calls the former one. */
-function addFairJobs(schema: string): string {
+export function addFairJobs(schema: string): string {
   const gate = "CASE WHEN d.fair IS NOT NULL THEN -d.kind::bigint END";
   return addHeldJobs(schema)
     .replace("-- As add_jobs, for jobs with keys,", "-- As the former one, for jobs of fair kinds,")

@@ -12,6 +12,7 @@ import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
+import { heldInBulk } from "./held-in-bulk.ts";
 import { keys } from "./keys.ts";
 import { openGates } from "./open-gates.ts";
 import { plainJobs } from "./plain-jobs.ts";
@@ -66,6 +67,7 @@ export const MIGRATIONS: readonly Migration[] = [
   attempts,
   partPages,
   plainJobs,
+  heldInBulk,
 ];
 
 /**
