@@ -67,3 +67,13 @@ test("each requirement of the HTTP queue is named by the title of a test in the 
     assert.match(read(file!), title, `${id}: no title of ${file} names it`);
   }
 });
+
+test("each requirement of the executor's queue names a test that is there", () => {
+  const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
+  const [, section = ""] = read("docs/requirements.md").split("## The executor's queue on PostgreSQL");
+  const rows = [...section.split("\n## ")[0]!.matchAll(/^\| [^|]+ \| ([^|]+?) *\|$/gm)].slice(1);
+  const titles = rows.map(([, title]) => title!).filter((title) => !title.startsWith("---"));
+  assert.equal(titles.length, 11);
+  const tests = read("test/postgres-sql/seed.test.ts");
+  for (const title of titles) assert.ok(tests.includes(`test("${title}`), title);
+});

@@ -161,6 +161,19 @@ WHAT TO DO NEXT
   );
 });
 
+test("kinds that no live worker knows fade out when nothing of them is left to do, and are counted", () => {
+  const workers = [aWorker("here-1-a", { kinds: ["mail"] })];
+  const kinds = [aKind("mail"), aKind("old", { succeeded: 7 }), aKind("older"), aKind("broken", { dead: 1 })];
+  const lines = text(aSurvey({ kinds, workers })).split("\n");
+  assert.deepEqual(
+    lines.slice(4, 7).map((line) => line.split(" ")[0]),
+    ["mail", "broken", "2"],
+  );
+  assert.equal(lines[6], "2 former kinds are not shown: nothing of them is left to do");
+  const alone = text(aSurvey({ kinds }));
+  assert.ok(alone.includes("\nold") && alone.includes("\nolder"), "without a worker nothing says which kinds exist");
+});
+
 test("two looks make a rate", () => {
   const before = aSurvey({ at: NOW - 2_000, kinds: [aKind("mail", { succeeded: 100 }), aKind("render")] });
   const survey = aSurvey({ kinds: [aKind("mail", { succeeded: 341 }), aKind("render", { succeeded: 3 })] });
@@ -277,9 +290,10 @@ test("a small terminal is never overrun, and the most urgent stays on it", () =>
 });
 
 test("a hundred kinds and workers are cut to the screen, the troubled ones kept", () => {
+  const names = Array.from({ length: 100 }, (_, n) => `kind-${n}`);
   const survey = aSurvey({
-    kinds: Array.from({ length: 100 }, (_, n) => aKind(`kind-${n}`, { quarantined: n === 77 ? 1 : 0 })),
-    workers: Array.from({ length: 100 }, (_, n) => aWorker(`here-${n}`, n === 66 ? { known: "silent" } : {})),
+    kinds: names.map((name, n) => aKind(name, { quarantined: n === 77 ? 1 : 0 })),
+    workers: names.map((_, n) => aWorker(`here-${n}`, n === 66 ? { known: "silent" } : { kinds: names })),
   });
   const lines = statusLines(statusOf(survey, null, MAX_AGE), screen(100), 30);
   assert.ok(lines.length <= 30);

@@ -248,7 +248,17 @@ for (const [what, files, message] of [
   [
     "a module that throws",
     { "outlive.config.ts": 'throw new Error("no")' },
-    /outlive\.config\.ts:1 can't be loaded: no\./,
+    /outlive\.config\.ts:1 can't be loaded: no\. It threw this when it was loaded/,
+  ],
+  [
+    "a module with a syntax error",
+    { "outlive.config.mts": 'export default {\n  store: "sqlite:./a.db"\n  jobs: "jobs/*.ts",\n};\n' },
+    /outlive\.config\.mts:3 can't be loaded: Expected ',', got 'ident'\. Correct the file\.$/,
+  ],
+  [
+    "YAML with a syntax error",
+    { "outlive.yaml": "store: sqlite:./a.db\n  jobs: [\n" },
+    /outlive\.yaml:1: Nested mappings are not allowed in compact mappings\. Correct the YAML\.$/,
   ],
 ] as const) {
   test(`${what} is an error that names the place`, async (t) => {

@@ -81,6 +81,16 @@ test("a start that can't succeed ends with the reason and its exit code, whateve
   assert.match(supervised.lines.map(({ message }) => message).join("\n"), /could not start: No file matches "nowhere/);
 });
 
+test("--only with a typo is an error about --only that names the nearest kind", async (t) => {
+  const fleet = new Fleet(t);
+  const supervised = fleet.work({ args: ["--only", "slwo"] });
+  assert.deepEqual(await supervised.exited, { code: 2, signal: null });
+  assert.match(
+    supervised.lines.map(({ message }) => message).join("\n"),
+    /could not start: --only names "slwo", and no module exports a job of that name\. Did you mean slow\?/,
+  );
+});
+
 test("--only and --concurrency per kind reach each worker process", async (t) => {
   const fleet = new Fleet(t);
   const engine = await fleet.place.engine();

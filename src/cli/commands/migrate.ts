@@ -154,7 +154,7 @@ export const hello = job<{ name: string }>("hello", { timeout: "5m" });
 hello.handle(async (input, run) => {
   // A step runs once. Kill the worker here, and the next attempt continues after the last finished step.
   const greeting = await run.step("compose", () => \`Hello, \${input.name}!\`);
-  for (let second = 1; second <= 10; second++) {
+  for (let second = 1; second <= 30; second++) {
     await run.step(\`second-\${second}\`, () => new Promise<void>((resolve) => setTimeout(resolve, 1_000)));
     await run.progress({ second });
   }

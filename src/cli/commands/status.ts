@@ -4,7 +4,7 @@ import { humanMs } from "../../job/time.ts";
 import { type KindStatus, survey, type Survey, type Status, statusOf } from "../advice.ts";
 import { duration } from "../context.ts";
 import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen, wrap } from "../terminal.ts";
-import { type Known, knownWorker, type KnownWorker } from "../lookup.ts";
+import { type Known, knownWorker, type KnownWorker, works } from "../lookup.ts";
 import type { Register } from "../main.ts";
 import { ago, bytes, count, cut, cutFront, oneLine, stamp, thousands } from "../words.ts";
 
@@ -217,7 +217,9 @@ const KIND_COLUMNS: readonly Column[] = [
 ];
 
 /** The rate is omitted from a single survey; the held and the failing jobs if there are none. */
-function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
+function kindLines({ kinds: all, workers }: Status, pen: Pen, room: number): string[] {
+  const kinds = all.filter((kind) => !isFormer(kind, workers.some(works)));
+  const former = all.length - kinds.length;
   if (kinds.length === 0)
     return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];
   const rated = kinds.some(({ perSecond }) => perSecond !== null);
@@ -227,7 +229,7 @@ function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
     const { title } = KIND_COLUMNS[i]!;
     return (rated || title !== "DONE/S") && (held || title !== "HELD") && (failing || title !== "FAILING");
   };
-  const shown = most(kinds, room, busyness);
+  const shown = most(kinds, Math.max(1, room - (former === 0 ? 0 : 1)), busyness);
   const rows = shown.map((kind): Cell[] => [
     kind.paused ? { text: `${kind.kind} (paused)`, ink: "yellow" } : kind.kind,
     amount(kind.ready, kind.ready > 0 && kind.liveWorkers === 0 && !kind.paused ? "red" : null),
@@ -248,7 +250,21 @@ function kindLines({ kinds }: Status, pen: Pen, room: number): string[] {
       rows.map((row) => row.filter(kept)),
     ),
     ...rest(kinds.length - shown.length, "kind", pen),
+    ...(former === 0
+      ? []
+      : [
+          pen.style(
+            "dim",
+            `${count(former, "former kind is", "former kinds are")} not shown: nothing of them is left to do`,
+          ),
+        ]),
   ];
+}
+
+/** No live worker knows it any more, and nothing of it needs one or a person. While no worker lives, nothing says which kinds those are. */
+function isFormer(kind: KindStatus, isAnyAlive: boolean): boolean {
+  const { ready, delayed, held, running, dead, quarantined, paused, liveWorkers } = kind;
+  return isAnyAlive && liveWorkers === 0 && !paused && ready + delayed + held + running + dead + quarantined === 0;
 }
 
 function busyness({ quarantined, ready, running, dead }: KindStatus): number {
