@@ -158,6 +158,8 @@ export function atomicStore(server: AtomicServer): Store {
         fired: reading(schedules.firedJobs),
         declare: writing(schedules.declareSchedules),
         declared: reading(schedules.declaredSchedules),
+        noteZoneData: writing(schedules.noteZoneData),
+        review: reading(schedules.reviewSchedules),
         now: reading(schedules.scheduleClock),
       },
       losses: {

@@ -3,12 +3,16 @@ import type { AuditEntry } from "../../../src/job/audit.ts";
 import type { JobDraft } from "../../../src/job/job.ts";
 import type { ScheduleRow } from "../../../src/job/schedules.ts";
 import {
+  byZoneData,
   createdCount,
   type Declared,
   type DueSchedules,
   type Firing,
   type FiringAnswer,
+  IN_BODY,
+  NO_SCHEDULE,
   type PlannedJob,
+  type ScheduleReview,
 } from "../../../src/stores/schedules.ts";
 import { audit } from "./audit.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
@@ -121,7 +125,30 @@ export function declareSchedules(data: Data, worker: string, declared: readonly 
   data.keys.set(DECLARED, worker, JSON.stringify(declared));
 }
 
+export function noteZoneData(data: Data, worker: string, zoneData: string): void {
+  declareSchedules(data, worker, [{ schedule: NO_SCHEDULE, digest: "", zoneData }]);
+}
+
 export function declaredSchedules(data: Data): (Declared & { readonly worker: string })[] {
+  return noted(data).filter(({ schedule }) => schedule !== NO_SCHEDULE);
+}
+
+/** In the order of their names, as `all` is. */
+export function reviewSchedules(data: Data): ScheduleReview {
+  const notes = noted(data);
+  const declared = new Set(notes.map(({ schedule }) => schedule));
+  const bodies = all(data).map((row) => ({ name: row.name, body: JSON.stringify(row) }));
+  return {
+    undeclared: bodies
+      .filter(({ name, body }) => body.includes(IN_BODY.declared) && !declared.has(name))
+      .map(({ name }) => name),
+    isAnyZoned: bodies.some(({ body }) => !body.includes(IN_BODY.notZoned)),
+    zoneData: byZoneData(notes),
+  };
+}
+
+/** What live workers declare, and the notes of those that declare nothing. */
+function noted(data: Data): (Declared & { readonly worker: string })[] {
   return data.keys
     .fields(DECLARED)
     .toSorted()
