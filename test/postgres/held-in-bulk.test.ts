@@ -8,7 +8,7 @@ import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 
 /** Before migration 29 a thousand jobs took a hundred times as long as a hundred, if they were of a fair kind more than 4 s. */
-const MOST = 40;
+const MAX_RATIO = 40;
 
 for (const fair of [false, true])
   test(`1,000 jobs ${fair ? "of a fair kind" : "with a limit"} are added in about ten times the time of 100`, async (t) => {
@@ -28,8 +28,9 @@ for (const fair of [false, true])
     };
     await add(100);
     const few = Math.max(await add(100), await add(100));
-    const many = await add(1_000);
-    assert.ok(many < few * MOST, `1,000 took ${Math.round(many)} ms, and 100 took ${Math.round(few)} ms`);
+    // The fastest of three: a busy machine may hold up one of them, a square grows in each.
+    const many = Math.min(await add(1_000), await add(1_000), await add(1_000));
+    assert.ok(many < few * MAX_RATIO, `1,000 took ${Math.round(many)} ms, and 100 took ${Math.round(few)} ms`);
     const rows = await fresh.query(
       `SELECT count(*)::int AS n, count(DISTINCT e.door)::int AS doors FROM "${fresh.schema}".jobs j JOIN "${fresh.schema}".extras e ON e.job = j.seq WHERE j.lane = 3 AND e.place = 1`,
     );
