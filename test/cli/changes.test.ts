@@ -147,7 +147,7 @@ test("quarantined jobs are listed with their incident, and released", async (t) 
   );
   assert.match(
     why.stdout,
-    new RegExp(`is quarantined: quarantined\n.*\nNext: outlive incident ${incident}; .*release ${id}\n$`),
+    new RegExp(`is quarantined\n.*\nNext: outlive incident ${incident}; .*release ${id}\n$`),
   );
 
   const wrong = await run("quarantine", "release", "no-such");
