@@ -145,10 +145,7 @@ test("quarantined jobs are listed with their incident, and released", async (t) 
     check.stdout,
     /! 1 job is quarantined \(.* ago\): its worker died while it ran alone\.\n {2}outlive quarantine list/,
   );
-  assert.match(
-    why.stdout,
-    new RegExp(`is quarantined\n.*\nNext: outlive incident ${incident}; .*release ${id}\n$`),
-  );
+  assert.match(why.stdout, new RegExp(`is quarantined\n.*\nNext: outlive incident ${incident}; .*release ${id}\n$`));
 
   const wrong = await run("quarantine", "release", "no-such");
   assert.equal(wrong.code, 3);

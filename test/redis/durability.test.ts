@@ -164,17 +164,19 @@ test("redis.replicas: a write is acknowledged when that many replicas have it, a
   const [onPrimary, onReplica] = await Promise.all([connect({ url: primary.url() }), connect({ url: replica.url() })]);
   t.after(() => [onPrimary, onReplica].forEach((wire) => wire.close()));
   await untilTrue(
-    () => onPrimary.call(["INFO", "replication"], 5_000),
-    (info) => /state=online/.test(String(info)),
+    () => Promise.all([onPrimary.call(["INFO", "replication"], 5_000), onReplica.call(["INFO", "replication"], 5_000)]),
+    ([atPrimary, atReplica]) =>
+      /state=online/.test(String(atPrimary)) && /master_link_status:up/.test(String(atReplica)),
     "the replica is online",
   );
-  const { store } = storeOn(t, primary.url(), { replicas: 1, confirmMs: 300 });
+  const { store } = storeOn(t, primary.url(), { replicas: 1, confirmMs: 30_000 });
   await store.declare([kind("mail")]);
   await Promise.all(Array.from({ length: 20 }, (_, n) => store.enqueue([draft(`j${n}`)])));
   const rows = await onReplica.call(["HLEN", "o:{outlive}:j:0"], 5_000);
   assert.equal(rows, 20, "all of it is in the replica when the calls return");
+  const { store: impatient } = storeOn(t, primary.url(), { replicas: 1, confirmMs: 300 });
   replica.freeze();
-  await assert.rejects(store.enqueue([draft("alone")]), {
+  await assert.rejects(impatient.enqueue([draft("alone")]), {
     code: ErrorCode.storeUnreachable,
     message: /only 0 of 1 replica/,
   });
