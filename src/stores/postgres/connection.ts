@@ -8,8 +8,8 @@ import type { ClientSettings, PostgresPool } from "./address.ts";
 import { type Client, type Driver, driver, type Pool, type PoolClient, type PoolConfig, type Types } from "./driver.ts";
 import { wrapError, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
 import {
-  atMost,
   beginText,
+  NO_SESSION_HINT,
   ownName,
   SessionGate,
   sessionSettings,
@@ -438,4 +438,22 @@ function wholeNumbers(pg: Driver): Types {
     getTypeParser: (oid: number, format?: "text" | "binary") =>
       oid === INT8 ? Number : (pg.types.getTypeParser(oid, format) as never),
   };
+}
+
+/** How long a call waits for a session. */
+function atMost(ms: number): WaitLimit {
+  return (stop) => {
+    const timer = setTimeout(() => stop(noSession(ms)), ms);
+    return () => clearTimeout(timer);
+  };
+}
+
+/** Every session was in use for that long. It costs the job whose handler gets this nothing. */
+function noSession(waitedMs: number): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeBusy,
+    `Every connection of the pool was in use for ${waitedMs} ms.`,
+    NO_SESSION_HINT,
+    { waitedMs, costsAttempt: false },
+  );
 }

@@ -2,31 +2,13 @@
 // now, and what is set in it. One session stays free for the engine: its turns, its enqueues, the writes of running
 // attempts. Otherwise, commits that call `engine.enqueue` would deadlock, and a worker whose commits are slow could not
 // settle what has finished.
-import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CommitControl } from "../../worker/run.ts";
 
 /** When to stop waiting: calls `stop` once with the reason. Returns a function that cancels it. */
 export type WaitLimit = (stop: (reason: Error) => void) => () => void;
 
-export function atMost(ms: number): WaitLimit {
-  return (stop) => {
-    const timer = setTimeout(() => stop(noSession(ms)), ms);
-    return () => clearTimeout(timer);
-  };
-}
-
 export function untilInterrupted(control: CommitControl): WaitLimit {
   return (stop) => control.onInterrupt(stop);
-}
-
-/** Every session was in use for that long. It costs the job whose handler gets this nothing. */
-function noSession(waitedMs: number): OutliveError {
-  return new OutliveError(
-    ErrorCode.storeBusy,
-    `Every connection of the pool was in use for ${waitedMs} ms.`,
-    NO_SESSION_HINT,
-    { waitedMs, costsAttempt: false },
-  );
 }
 
 export const NO_SESSION_HINT =
