@@ -1,4 +1,4 @@
-// Many requests to many hosts, gently: so many per second and so many at once to each, whatever is queued. Outside of this repository write:
+// Many requests to many hosts, gently: a rate and a number in flight for each, whatever is queued. Outside of this repository write:
 //   import { open } from "outlive";
 //   import { request } from "outlive/requests";
 import { createServer } from "node:http";

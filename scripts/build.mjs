@@ -17,11 +17,14 @@ const src = join(root, "src");
 const [, , option, folder] = process.argv;
 const codeOnly = option === "--code" && folder !== undefined;
 const dist = codeOnly ? resolve(folder) : join(root, "dist");
-/** Its types are the ports of the stores. Someone who writes a store has the sources open: their comments were 8 KB of the tarball. */
-const TESTING = join(dist, "testing/index.d.ts");
 const STATEMENTS = /src\/stores\/(sqlite|postgres|redis)\/.*\.ts$/;
 /** Steps of a store's schema. People read them before they run them (`outlive migrate print`). */
 const RELEASED = /\/postgres\/migrations\/|\/sqlite\/schema\.ts$/;
+/** The tables of options. Their sentences are in the declarations and in the docs, and no program reads them: 4 KB of the tarball. */
+const OPTIONS = /src\/engine\/(settings|kind-options)\.ts$/;
+const SENTENCE = /^ +sentence:\s+(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'),\n/gm;
+/** A chunk of which a file uses nothing. esbuild imports it for what it does when it is loaded; ours do nothing then (`sideEffects`). */
+const UNUSED_IMPORT = /^import "[./]+chunk-\w+\.js";\n/gm;
 const PROGRAM_FILE = "src/platform/program-file.ts";
 
 /** By chunk and name: the short name under which the chunk exports it. @type {Map<string, Map<string, string>>} */
@@ -40,10 +43,8 @@ function declare() {
   const status = spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" }).status ?? 1;
   if (status !== 0) return status;
   const all = readdirSync(dist, { recursive: true, encoding: "utf8" }).filter((name) => name.endsWith(".d.ts"));
-  const entries = targets.map(({ types }) => join(root, types));
   keepReachable(
-    entries.filter((file) => file !== TESTING),
-    [TESTING],
+    targets.map(({ types }) => join(root, types)),
     all.map((name) => join(dist, name)),
   );
   return 0;
@@ -71,6 +72,7 @@ async function bundle() {
     logLevel: "warning",
     plugins: [
       { name: "statements", setup: (on) => on.onLoad({ filter: STATEMENTS }, ({ path }) => withoutComments(path)) },
+      { name: "options", setup: (on) => on.onLoad({ filter: OPTIONS }, ({ path }) => withoutSentences(path)) },
     ],
   });
   await stop();
@@ -79,9 +81,11 @@ async function bundle() {
     Object.entries(metafile.outputs).find(([, { inputs }]) => (inputs[PROGRAM_FILE]?.bytesInOutput ?? 0) > 0) ?? [];
   if (chunk === undefined || dirname(resolve(root, chunk)) !== dist)
     throw new Error(`${PROGRAM_FILE} is built as ${chunk}.`);
-  for (const { path, text } of outputFiles) {
-    const linked = shortenLinks(text, basename(path));
-    const named = path === resolve(root, chunk) ? nameChunk(linked, basename(chunk)) : linked;
+  const short = shortChunks(outputFiles.map(({ path }) => basename(path)));
+  for (const { path: built, text } of outputFiles) {
+    const path = short(built);
+    const linked = shortenLinks(short(text.replace(UNUSED_IMPORT, "")), basename(path));
+    const named = built === resolve(root, chunk) ? nameChunk(linked, basename(path)) : linked;
     const { code = "" } = await minify(named, {
       ecma: 2020,
       module: true,
@@ -93,6 +97,16 @@ async function bundle() {
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(path, code);
   }
+}
+
+/**
+ * Numbers in place of the hashes in the names of chunks, which every import repeats.
+ * @param {readonly string[]} files
+ */
+function shortChunks(files) {
+  const HASHED = /\bchunk-[A-Z0-9]{8}\.js\b/g;
+  const names = new Map(files.filter((file) => file.search(HASHED) === 0).map((file, at) => [file, `chunk-${at}.js`]));
+  return (/** @type {string} */ text) => text.replace(HASHED, (name) => names.get(name) ?? name);
 }
 
 /**
@@ -126,6 +140,13 @@ function withoutComments(path) {
   if (RELEASED.test(path)) return undefined;
   const text = readFileSync(path, "utf8").replace(/^[ \t]*--[ \t].*\n/gm, "");
   return { contents: text.replace(/^[ \t]+/gm, ""), loader: /** @type {const} */ ("ts") };
+}
+
+/** @param {string} path */
+function withoutSentences(path) {
+  const text = readFileSync(path, "utf8").replace(SENTENCE, "");
+  if (/^ +sentence:/m.test(text)) throw new Error(`A sentence of ${path} has a form that the build does not know.`);
+  return { contents: text, loader: /** @type {const} */ ("ts") };
 }
 
 /** As `platform/program-file.ts` lists them. */

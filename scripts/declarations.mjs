@@ -11,17 +11,16 @@ import { dirname, join } from "node:path";
 
 /**
  * @param {readonly string[]} entries declarations of the entry points, which keep all that they export
- * @param {readonly string[]} bare the same, but what only they reach loses its comments
  * @param {readonly string[]} all every declaration; one of which nothing is kept is removed
  */
-export function keepReachable(entries, bare, all) {
+export function keepReachable(entries, all) {
   /** @param {(text: string) => string} seen */
   const read = (seen) => new Map(all.map((file) => [file, statementsOf(seen(readFileSync(file, "utf8")))]));
   // `keyof Port` shows the names of a port, and none of its comments.
   const commented = read((text) => text.replace(/\bkeyof \w+/g, "string"));
   reachAll(commented, entries);
   const files = read((text) => text);
-  reachAll(files, [...entries, ...bare]);
+  reachAll(files, entries);
   for (const [file, statements] of files)
     for (const [at, statement] of statements.entries())
       if (!commented.get(file)?.[at]?.kept) statement.text = statement.text.replace(/^ *\/\*[^]*?\*\/\n/gm, "");
@@ -135,9 +134,20 @@ function statementOf(text) {
   return { text, names: [declared[1] ?? ""], from: null, bindings: [], kind: "declaration", kept: false };
 }
 
-/** @param {string} text */
+/**
+ * The names that a declaration may refer to: not those of its own members and parameters, nor words in texts.
+ * @param {string} text
+ */
 function namesIn(text) {
-  return new Set(text.replace(/\/\*[^]*?\*\//g, "").match(/[A-Za-z_$][\w$]*/g));
+  const code = text
+    .replace(/\/\*[^]*?\*\//g, "")
+    .replace(/"(?:[^"\\\n]|\\.)*"/g, '""')
+    .replace(
+      /^ +(?:(?:readonly|static|abstract|protected|private|get|set) )*(?:[\w$]+\??(?=[:(])|[a-z][\w$]*(?=<))/gm,
+      "",
+    )
+    .replace(/([[{(;,]\s*(?:readonly )?)[\w$]+(?=\??:)/g, "$1");
+  return new Set(code.match(/[A-Za-z_$][\w$]*/g));
 }
 
 /** @param {Statement} statement */

@@ -1,17 +1,9 @@
-// Writes what is derived from the tables of src/engine/settings.ts for readers: docs/settings.md, and the comments of the option
+// Writes what is derived from the tables of src/engine/settings.ts and kind-options.ts for readers: docs/settings.md, and the comments of the option
 // types. `npm run settings` writes the files; test/settings.test.ts holds that they are up to date.
 import { readFileSync, writeFileSync } from "node:fs";
+import { BATCH_OPTIONS, COLLECTION_OPTIONS, KIND_OPTIONS, REQUEST_OPTIONS } from "../src/engine/kind-options.ts";
 import { takes } from "../src/engine/option-checks.ts";
-import {
-  BATCH_OPTIONS,
-  COLLECTION_OPTIONS,
-  KIND_OPTIONS,
-  PROGRAM_OPTIONS,
-  REQUEST_OPTIONS,
-  type Setting,
-  SETTINGS,
-  WORKER_OPTIONS,
-} from "../src/engine/settings.ts";
+import { PROGRAM_OPTIONS, type Setting, SETTINGS, WORKER_OPTIONS } from "../src/engine/settings.ts";
 
 type Rows = Readonly<Record<string, Setting>>;
 
@@ -46,7 +38,7 @@ export function derivedFiles(): readonly { readonly path: string; readonly text:
 function settingsPage(): string {
   return `# Settings
 
-<!-- Made from src/engine/settings.ts by \`npm run settings\`. -->
+<!-- Made from the tables in src/engine by \`npm run settings\`. -->
 
 ${wrapped(
   "Every setting can be written in a configuration file (`outlive.config.ts` or `outlive.yaml`) or in an environment variable. Options that only code can make, and the options of a kind, are at the end.",

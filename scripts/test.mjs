@@ -14,7 +14,7 @@ const options = given.filter((argument) => argument.startsWith("-"));
 
 const settings = [
   "--test",
-  // Two files at a time: the tests start and kill processes of their own, and more at once on two cores makes them wait on
+  // Two files at a time: the tests start and kill processes, and more at once on two cores makes them wait on
   // each other instead of on facts.
   "--test-concurrency=2",
   // For what hangs: no single test may take longer.

@@ -1,13 +1,7 @@
 // The public surface of `outlive/client`: what a web process needs, and nothing that works or recovers.
 
-export {
-  type Client,
-  type ClientOptions,
-  connect,
-  type EnqueueManyOptions,
-  type ListOptions,
-  type Report,
-} from "./engine/client.ts";
+export type { Client, EnqueueManyOptions, ListOptions, Report } from "./engine/client.ts";
+export { type ClientOptions, connect } from "./engine/connect.ts";
 export { batch } from "./engine/batch.ts";
 export type {
   AuditOptions,

@@ -44,6 +44,8 @@ const peerFiles: Readonly<Record<string, string>> = {
 };
 const doctor = "src/stores/sqlite/doctor/";
 const settingsFile = "src/engine/settings.ts";
+/** The tables of settings: plain data. */
+const settingsFiles = [settingsFile, "src/engine/kind-options.ts"];
 const registryFile = "src/stores/registry.ts";
 const threadFiles = ["src/recovery/maintenance-thread.ts"];
 // The domain: it has no clock, timer or randomness of its own, and its rooms may name each other's types. What may import values is listed
@@ -116,7 +118,7 @@ const rules: readonly Rule[] = [
       ["src/torture/run.ts", 'import { PostgresServer } from "../../proof/servers/postgres-server.ts";'],
       ["src/engine/engine.ts", 'import { demo } from "../demo/main.ts";'],
       ["src/engine/settings.ts", 'import { storeAt } from "../stores/registry.ts";'],
-      ["src/job/contract.ts", 'import { KIND_OPTIONS } from "../engine/settings.ts";'],
+      ["src/job/contract.ts", 'import { KIND_OPTIONS } from "../engine/kind-options.ts";'],
       ["src/misc/odd.ts", "export const odd = 1;"],
     ],
     keeps: [
@@ -128,7 +130,7 @@ const rules: readonly Rule[] = [
         'import { claim } from "../stores/sqlite/claim.ts";\nimport { job } from "../job/job.ts";',
       ],
       ["src/stores/sqlite/claim.ts", 'import type { Store } from "../port.ts";\nimport "./rows.ts";'],
-      ["src/stores/sqlite/salvage.ts", 'import { KIND_DEFAULTS } from "../../engine/settings.ts";'],
+      ["src/stores/sqlite/salvage.ts", 'import { KIND_DEFAULTS } from "../../engine/kind-options.ts";'],
       ["src/stores/registry.ts", 'import type { EngineOptions } from "../engine/options.ts";'],
       ["src/cli/main.ts", 'import { open } from "../engine/open.ts";'],
       ["src/torture/tables.ts", 'import { sqlite } from "../sqlite.ts";'],
@@ -143,11 +145,11 @@ const rules: readonly Rule[] = [
       // A list of tests, one of whose suites has the name of a store.
       if (path === "src/testing/known-bugs.ts") return [];
       const code = text.replaceAll(/^\s*(\/\/|\*|\/\*).*$/gm, "").replaceAll(/\s\/\/ .*$/gm, "");
-      const name = String.raw`["'\x60]((?:sqlite|postgres(?:ql)?)(?:::memory:|:)?)["'\x60]`;
+      const name = String.raw`["'\x60]((?:sqlite|postgres(?:ql)?|redis)(?:::memory:|:)?)["'\x60]`;
       const asked = [
         ...code.matchAll(new RegExp(String.raw`(?:[!=]==?|\bcase|[?:(]|\breturn)\s*${name}`, "g")),
         ...code.matchAll(new RegExp(String.raw`${name}\s*[!=]==?`, "g")),
-        ...code.matchAll(/\/\^(sqlite|postgres)/g),
+        ...code.matchAll(/\/\^(sqlite|postgres|redis)/g),
       ];
       const imported = relativeImports(path, text).filter(({ target, typeOnly }) => !typeOnly && storeOf(target));
       return [
@@ -162,6 +164,7 @@ const rules: readonly Rule[] = [
       ["src/cli/commands/demo.ts", "const isServer = /^postgres(ql)?:/.test(url);"],
       ["src/demo/main.ts", "const title = url === null ? 'sqlite' : 'postgres';"],
       ["src/worker/run-host.ts", 'switch (store.name) { case "postgres": break; }'],
+      ["src/cli/commands/status.ts", 'if (store.name === "redis") return memory;'],
       ["src/engine/migrations.ts", 'const { migrate } = await import("../stores/postgres/migrate.ts");'],
       ["src/torture/scratch-store.ts", 'import { sqlitePath } from "../stores/sqlite/address.ts";'],
     ],
@@ -492,7 +495,7 @@ test("a wildcard, a target without a source and a type that is not its target's 
 });
 
 function roomOf(path: string): string {
-  if (path === settingsFile) return "settings";
+  if (settingsFiles.includes(path)) return "settings";
   if (threadFiles.includes(path)) return "thread";
   const [, folder, file, ...rest] = path.split("/");
   if (file === undefined || folder === undefined) return "entry";

@@ -132,11 +132,34 @@ const expressions: readonly Expression[] = [
   },
   {
     pattern: /\b(?:where|there|here)by\b/i,
-    instead: "a sentence of its own",
+    instead: "a separate sentence",
     found: ["and thereby how far"],
     fine: ["nearby"],
   },
+  {
+    pattern: /\bwhat runs goes on\b/i,
+    instead: "running jobs continue",
+    found: ["The kind is paused; what runs goes on."],
+    fine: ["The next attempt goes on after the wait.", "what runs is shown"],
+  },
+  {
+    pattern: /\b(?:process|thread)(?:es|s)? of (?:its|their) own\b(?! host\b)/i,
+    instead: "a separate process",
+    found: ["It runs in a process of its own.", "threads of their own"],
+    fine: ["the processes of its own host", "its own process"],
+  },
+  {
+    pattern: /\b(?:after|at most|at least|up to|within|until|by|for) so (?:many|much|long)\b(?! (?:that|as|ago)\b)/i,
+    instead: "this many, this long",
+    found: ["After so many failures it stops.", "Nothing starts for so long."],
+    fine: ["It waited for so long that it was given up.", "There are so many."],
+  },
 ];
+
+/** Of a document; a reader loses the thread of longer ones. */
+const MAX_WORDS = 45;
+/** Generated from sources, measured, quoted, or a record of the past. */
+const NOT_PROSE = /^(?:CHANGELOG\.md|docs\/(?:api|settings|requirements|scoreboard)\.md|docs\/decisions\/speed\.md)$/;
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 
@@ -157,6 +180,35 @@ for (const folder of ["src", "proof", "scripts", "examples", "docs", "."]) {
     const offences = offencesIn(folder);
     assert.equal(offences.length, 0, offences.join("\n"));
   });
+}
+
+test(`no sentence of a document has more than ${MAX_WORDS} words`, () => {
+  const long = ["docs", "."]
+    .flatMap(filesIn)
+    .filter((path) => path.endsWith(".md") && !NOT_PROSE.test(path))
+    .flatMap((path) => longSentences(readFileSync(root + path, "utf8")).map((sentence) => `${path}: ${sentence}`));
+  assert.deepEqual(long, []);
+});
+
+test("a long sentence is found, and code, tables and lists of short sentences are not", () => {
+  const words = (count: number): string => Array.from({ length: count }, () => "word").join(" ");
+  assert.deepEqual(longSentences(`It has ${words(43)}.\n\nIt has ${words(44)}.`), [`It has ${words(44)}.`]);
+  const fine = `| It has ${words(60)} |\n\n- It ${words(30)}.\n- It ${words(30)}. And ${words(30)}.\n\n\`\`\`\n${words(60)}\n\`\`\`\n`;
+  assert.deepEqual(longSentences(fine), []);
+});
+
+function longSentences(text: string): string[] {
+  return text
+    .replaceAll(/^```[^]*?^```/gm, "")
+    .replaceAll(/^(?:\||#).*$/gm, "")
+    .split(/\n\s*\n|\n(?=\s*(?:-|\d+\.) )/)
+    .flatMap((part) =>
+      part
+        .replaceAll(/\s+/g, " ")
+        .trim()
+        .split(/(?<=[.!?:;][)"*]*) (?=[A-Z0-9`"*([])/),
+    )
+    .filter((sentence) => sentence.split(" ").length > MAX_WORDS);
 }
 
 test("titles and comments of tests are plain English", () => {

@@ -61,7 +61,7 @@ test("each requirement about workers in Redis names a test that is there", () =>
 test("each requirement of the HTTP queue is named by the title of a test in the file that its row names", () => {
   const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
   const rows = [...read("docs/requirements.md").matchAll(/^\| (HR-\d\d) \|[^|]*\| `([^`]+)` *\|$/gm)];
-  assert.equal(rows.length, 12);
+  assert.equal(rows.length, 16);
   for (const [, id, file] of rows) {
     const title = new RegExp(`\\b(?:test|specify)\\(\\s*["\`](?:HR-\\d\\d )*${id} `);
     assert.match(read(file!), title, `${id}: no title of ${file} names it`);

@@ -3,17 +3,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { derivedFiles } from "../scripts/settings-docs.ts";
+import { BATCH_OPTIONS, COLLECTION_OPTIONS, KIND_OPTIONS } from "../src/engine/kind-options.ts";
 import { accepts } from "../src/engine/option-checks.ts";
-import {
-  BATCH_OPTIONS,
-  COLLECTION_OPTIONS,
-  defaultIn,
-  KIND_OPTIONS,
-  PROGRAM_OPTIONS,
-  type Setting,
-  SETTINGS,
-  WORKER_OPTIONS,
-} from "../src/engine/settings.ts";
+import { defaultIn, PROGRAM_OPTIONS, type Setting, SETTINGS, WORKER_OPTIONS } from "../src/engine/settings.ts";
 
 const TABLES: Readonly<Record<string, Readonly<Record<string, Setting>>>> = {
   SETTINGS,

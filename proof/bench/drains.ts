@@ -21,10 +21,10 @@ export interface Round {
 }
 
 /**
- * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, jobs that take 5 ms, or jobs that are not
- * claimed ahead.
+ * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, jobs that take 5 ms, jobs that are not
+ * claimed ahead, or plain jobs next to a purge that begins soon.
  */
-export type DrainForm = "plain" | "keyed" | "unkeyed" | "children" | "kinds" | "slow" | "notAhead";
+export type DrainForm = "plain" | "keyed" | "unkeyed" | "children" | "kinds" | "slow" | "notAhead" | "purging";
 
 interface Marks {
   readonly marks: readonly number[];

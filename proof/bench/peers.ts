@@ -1,5 +1,5 @@
 // The engines next to us on PostgreSQL: which versions, with which settings, and how they come onto the machine. They are pinned in
-// proof/bench/package.json, apart from what users and tests install, and run in processes of their own.
+// proof/bench/package.json, apart from what users and tests install, and run in separate processes.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";

@@ -112,7 +112,7 @@ export const contenders: readonly Contender[] = [
       "Many machines by design, also Redis Cluster, Dragonfly, Valkey; since version 6 PostgreSQL as a second backend.",
       "Flows (trees of parents and children), rate limits, global concurrency, deduplication modes, job schedulers: more than Outlive has today.",
       "Years in production in many companies; a NestJS module, ports to Python, Elixir, PHP, Rust and .NET, several dashboards, OpenTelemetry.",
-      "Sandboxed processors run a handler in a process of its own, so that a crash or a blocked loop there costs the worker nothing (not what is measured here).",
+      "Sandboxed processors run a handler in a separate process, so that a crash or a blocked loop there costs the worker nothing (not what is measured here).",
     ],
   },
   {

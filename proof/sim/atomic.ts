@@ -135,7 +135,7 @@ class AtomicWorld {
   readonly #faults = new Faults({});
   readonly #witness = new Witness(this.story, this.tally);
   readonly #kernel: Kernel;
-  readonly #tower: WakeupHub;
+  readonly #wakeups: WakeupHub;
   readonly #workloads: readonly Workload[];
   readonly #drafts: readonly JobDraft[];
   readonly #processes: SimProcess[] = [];
@@ -162,7 +162,7 @@ class AtomicWorld {
       now: () => this.scheduler.now,
       byPid: (pid) => this.#processes[pid - 1] ?? null,
     });
-    this.#tower = new WakeupHub(this.#random.fork("wakeups"));
+    this.#wakeups = new WakeupHub(this.#random.fork("wakeups"));
     this.#workloads = workloadsNamed(workloads);
     this.#drafts = drawDrafts(this.#random.fork("drafts"), this.#profile, this.#workloads, undefined);
     this.#unsent = new Set(this.#drafts);
@@ -347,7 +347,7 @@ class AtomicWorld {
       conditions: this.#conditions,
       faults: this.#faults,
       witness: this.#witness,
-      tower: this.#tower,
+      wakeups: this.#wakeups,
       othersAwake: () => this.#processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
       aboutToRecover: () => false,
       claimLost: () => {},

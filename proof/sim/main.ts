@@ -60,7 +60,7 @@ const { values } = parseArgs({
   },
 });
 
-/** Stories of at most so many violations are printed. */
+/** Stories of at most this many violations are printed. */
 const TOLD = 3;
 /** Children say so often how far they are, and the parent so often how far all are. */
 const DONE_EVERY = 20;
@@ -181,7 +181,7 @@ async function mutants(budget: number): Promise<void> {
     budget,
   );
   if (report(caught)) return;
-  // Their histories are short, and most are found by the first: they need no processes of their own.
+  // Their histories are short, and most are found by the first: they need no separate processes.
   const isAsked = ({ name }: { readonly name: string }): boolean =>
     values.mutant.length === 0 || values.mutant.includes(name);
   tellMutants([

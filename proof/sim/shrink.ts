@@ -18,7 +18,7 @@ interface Left {
   readonly faultsMs: number;
 }
 
-/** `budget`: at most so many histories. */
+/** `budget`: at most this many histories. */
 export async function shrink(failed: History, options: WorldOptions, budget = 400): Promise<Shrunk> {
   const lawOf = lawBroken(failed.violation!);
   let best = failed;

@@ -10,7 +10,7 @@ Processes (without one of these options): real processes, killed, frozen and cut
                             sqlite: fillDisk, writeLock, clock; postgres: killServer, stopServer, freezeServer, fillDisk, delay,
                             cutAll, cutSome, cutInAnswer, swallow, reset, clock, frozenCommit, and with --pgbouncer killPooler,
                             with --liveness killPulse, stopPulse, freezePulse; redis: killServer, stopServer, freezeServer, fillMemory,
-                            delay, cutAll, cutSome, cutInAnswer, swallow, reset, clock
+                            failOver, delay, cutAll, cutSome, cutInAnswer, swallow, reset, clock
   --rounds N                how often each fault strikes if no process is killed, default 1
   --pgbouncer               all processes go through PgBouncer in transaction mode (postgres)
   --liveness                workers show that they live on a Redis server, which is killed, stopped and frozen, too (postgres)
@@ -18,12 +18,13 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --workers N               worker processes, default 6
   --keep                    keep the histories and the store also if every promise held
 
---batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and a PostgreSQL server are killed
-  --store sqlite|postgres, --kills N, --seed N, --workers N, --keep
+--batches: batches of 0, 1, 8 and 1,000 rows, some aborted, some retried, while workers, submitters, all of them and the server are killed
+  --store sqlite|postgres|redis, --kills N, --seed N, --workers N, --keep
   --total N                 go on until N batches were submitted, of at most 8 rows each
-  --seconds N               end kills and submissions after so long, and judge what was submitted: a piece of a campaign
+  --seconds N               end kills and submissions after this long, and judge what was submitted: a piece of a campaign
 
---collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker and a worker with the broker are killed
+--collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker, a worker with
+  the broker, and the server of a PostgreSQL or Redis store are killed
   --store sqlite|postgres|redis, --kills N, --seed N, --keep
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms

@@ -232,6 +232,7 @@ export class OpenBatch<In = unknown> {
   readonly #client: BatchClient;
   readonly #contract: AnyBatch;
 
+  /** Use `engine.openBatch`. @internal */
   constructor(client: BatchClient, contract: AnyBatch, id: string) {
     this.#client = client;
     this.#contract = contract;

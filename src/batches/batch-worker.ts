@@ -3,7 +3,9 @@
 import {
   batchOfBlock,
   type BatchRow,
+  decideBatch,
   doneKind,
+  endedRows,
   hasEnded,
   type IngestedFile,
   ingestKind,
@@ -88,8 +90,13 @@ export interface BatchWorkerDeps {
 export class BatchWorker {
   readonly #deps: BatchWorkerDeps;
   readonly #shared = new Map<AnyBatch, Promise<unknown>>();
-  readonly #batches = new Map<string, { readonly atMono: number; readonly reading: Promise<KnownBatch> }>();
-  #toCheck = new Set<string>();
+  readonly #batches = new Map<
+    string,
+    { readonly atMono: number; readonly reading: Promise<KnownBatch>; known: KnownBatch | null }
+  >();
+  /** How many blocks of a batch run here: while one does, the batch has not ended. */
+  readonly #running = new Map<string, number>();
+  readonly #toCheck = new Set<string>();
   readonly #checked = new Map<string, Checked>();
   #isChecking = false;
   #nextCheck: { readonly atMono: number; readonly callOff: CallOff } | null = null;
@@ -135,13 +142,23 @@ export class BatchWorker {
 
   async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
     const { batch } = block;
-    const [{ context, isAborting }, shared] = await Promise.all([
-      this.#known(contract, batch),
-      this.#sharedOf(contract),
-    ]);
-    // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
-    if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
-    await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
+    this.#running.set(batch, (this.#running.get(batch) ?? 0) + 1);
+    try {
+      const reading = this.#known(contract, batch);
+      const { context, isAborting } = reading instanceof Promise ? await reading : reading;
+      const making = this.#sharedOf(contract);
+      const shared = making && (await making);
+      // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
+      if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
+      await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
+    } finally {
+      const left = this.#running.get(batch)! - 1;
+      if (left > 0) this.#running.set(batch, left);
+      else {
+        this.#running.delete(batch);
+        if (this.#toCheck.has(batch)) this.#checkBy(this.#dueMonoOf(batch));
+      }
+    }
   }
 
   /** Once per process. A set-up that failed is tried again by the next block. */
@@ -158,14 +175,18 @@ export class BatchWorker {
   }
 
   /** What is known of a batch. Read again now and then, because it may be aborted. */
-  #known(contract: AnyBatch, batch: string): Promise<KnownBatch> {
+  #known(contract: AnyBatch, batch: string): KnownBatch | Promise<KnownBatch> {
     const mono = this.#deps.clock.mono();
     const known = this.#batches.get(batch);
-    if (known && mono - known.atMono < KNOWN_MS) return known.reading;
+    if (known && mono - known.atMono < KNOWN_MS) return known.known ?? known.reading;
     const reading = this.#read(contract, batch);
+    const entry = { atMono: mono, reading, known: null as KnownBatch | null };
     this.#batches.delete(batch);
-    this.#batches.set(batch, { atMono: mono, reading });
-    reading.catch(() => this.#batches.delete(batch));
+    this.#batches.set(batch, entry);
+    reading.then(
+      (read) => (entry.known = read),
+      () => this.#batches.delete(batch),
+    );
     if (this.#batches.size > MAX_BATCHES) this.#batches.delete(this.#batches.keys().next().value!);
     return reading;
   }
@@ -173,6 +194,11 @@ export class BatchWorker {
   async #read(contract: AnyBatch, id: string): Promise<KnownBatch> {
     const [batch] = await this.#deps.batches.get([id]);
     if (!batch) throw missing(id);
+    const { rows, sums } = batch;
+    const ended = endedRows(sums);
+    if (!this.#checked.has(id)) this.#note(id, { ended, left: rows - ended }, this.#deps.clock.mono());
+    // More rows have failed than it tolerates: while its blocks run, nothing else looks for that here.
+    if (decideBatch(batch) === "abort") await this.#deps.batches.abort(id);
     return { context: await parsedContext(contract, batch), isAborting: batch.state === "aborting" };
   }
 
@@ -193,19 +219,25 @@ export class BatchWorker {
     return isFaster ? soon : Math.max(soon, checked.dueMono);
   }
 
+  /** The batches to check. One that goes on here has not ended, and is checked when its last block here has run. */
+  #takeDue(): string[] {
+    const ids = [...this.#toCheck].filter((id) => !this.#running.has(id));
+    for (const id of ids) this.#toCheck.delete(id);
+    return ids;
+  }
+
   #checkBy(atMono: number): void {
     if (this.#isChecking || (this.#nextCheck !== null && this.#nextCheck.atMono <= atMono)) return;
     const { clock } = this.#deps;
     this.#nextCheck?.callOff();
-    this.#nextCheck = { atMono, callOff: clock.after(atMono - clock.mono(), () => void this.#check()) };
+    this.#nextCheck = { atMono, callOff: clock.after(Math.max(0, atMono - clock.mono()), () => void this.#check()) };
   }
 
   async #check(): Promise<void> {
     const { batches, events, clock } = this.#deps;
     this.#nextCheck = null;
     this.#isChecking = true;
-    const ids = [...this.#toCheck];
-    this.#toCheck = new Set();
+    const ids = this.#takeDue();
     for (const id of ids) this.#forgetSettled(id);
     const atMono = clock.mono();
     try {
@@ -220,7 +252,8 @@ export class BatchWorker {
       });
     }
     this.#isChecking = false;
-    if (this.#toCheck.size > 0) this.#checkBy(Math.min(...[...this.#toCheck].map((id) => this.#dueMonoOf(id))));
+    const next = [...this.#toCheck].filter((id) => !this.#running.has(id));
+    if (next.length > 0) this.#checkBy(Math.min(...next.map((id) => this.#dueMonoOf(id))));
   }
 
   #forgetSettled(id: string): void {

@@ -79,7 +79,12 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
     const row = rows[next++]!;
     if (marksEach) return runMarked(row);
     const returned = call(shared, row);
-    return returned instanceof Promise ? returned.then((thrown) => note(row, thrown)) : note(row, returned);
+    if (!(returned instanceof Promise)) return note(row, returned);
+    ends.arm();
+    return returned.then((thrown) => {
+      note(row, thrown);
+      ends.arm();
+    });
   };
   const runMarked = async (row: BlockRow): Promise<void> => {
     if (isSuspect) await run.beginRow(row.index);
@@ -129,6 +134,7 @@ function longest(one: RetryLater | undefined, other: RetryLater): RetryLater {
 
 async function runWhole({ deps, ends, common }: Shared, rows: readonly BlockRow[]): Promise<void> {
   if (rows.length === 0) return;
+  ends.arm();
   await deps.contract.handlers.block!(rows as never, new WholeRun(common, rows, ends) as never);
   for (const row of rows) if (!row.hasEnded) ends.succeed(row);
 }
@@ -152,18 +158,30 @@ class CommonRun {
 }
 
 abstract class AnyRun {
-  readonly batch: string;
-  readonly round: number;
-  readonly context: unknown;
-  readonly shared: unknown;
-  readonly #run: BlockAttempt;
+  readonly #common: CommonRun;
 
-  constructor({ batch, round, context, shared, attemptOf }: CommonRun) {
-    this.batch = batch;
-    this.round = round;
-    this.context = context;
-    this.shared = shared;
-    this.#run = attemptOf;
+  constructor(common: CommonRun) {
+    this.#common = common;
+  }
+
+  get #run(): BlockAttempt {
+    return this.#common.attemptOf;
+  }
+
+  get batch(): string {
+    return this.#common.batch;
+  }
+
+  get round(): number {
+    return this.#common.round;
+  }
+
+  get context(): unknown {
+    return this.#common.context;
+  }
+
+  get shared(): unknown {
+    return this.#common.shared;
   }
 
   get id(): string {
@@ -246,6 +264,7 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
 
   fail(row: Row<unknown>, error: unknown): void {
     this.#ends.fail(row as BlockRow, error);
+    this.#ends.arm();
   }
 
   async commit(form: never, body: never): Promise<never> {
@@ -263,6 +282,9 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
 
 // ---- rows and their ends
 
+/** Most rows write nothing. */
+const NO_TEXTS: BlockRow["texts"] = [];
+
 class BlockRow implements Row<unknown> {
   readonly index: number;
   readonly line: number;
@@ -270,7 +292,7 @@ class BlockRow implements Row<unknown> {
   readonly stored: Json;
   input: unknown;
   hasEnded = false;
-  readonly texts: { readonly file: string; readonly text: string }[] = [];
+  texts: readonly { readonly file: string; readonly text: string }[] = NO_TEXTS;
   readonly #ends: Ends;
 
   constructor(ends: Ends, index: number, line: number, stored: Json) {
@@ -283,7 +305,8 @@ class BlockRow implements Row<unknown> {
 
   write(file: string, text: string): void {
     assertOutput(file, text, this.line);
-    this.texts.push({ file, text });
+    if (this.texts === NO_TEXTS) this.texts = [{ file, text }];
+    else (this.texts as { file: string; text: string }[]).push({ file, text });
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
@@ -336,7 +359,12 @@ class Ends {
   #ended(row: BlockRow): void {
     row.hasEnded = true;
     this.count++;
-    if (!this.#stopped) this.#timer ??= this.#clock.after(MARK_MS, () => void this.flush().catch(() => {}));
+  }
+
+  /** What has ended is durable within MARK_MS. Called where other work may follow: rows that end without waiting for anything end with their block. */
+  arm(): void {
+    if (this.#stopped || this.#timer || this.#succeeded.length + this.#failed.length === 0) return;
+    this.#timer = this.#clock.after(MARK_MS, () => void this.flush().catch(() => {}));
   }
 
   /** Makes durable what has ended. One write at a time. */

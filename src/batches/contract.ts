@@ -133,6 +133,7 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
   #handlers: { readonly row: RowHandler | null; readonly block: BlockHandler | null } = { row: null, block: null };
   #done: DoneHandler | null = null;
 
+  /** @internal */
   constructor(
     name: string,
     settings: BatchSettings,

@@ -67,7 +67,7 @@ export abstract class RemoteBlobs<Client> {
     this.place = `${what}${prefix === "" ? "" : `, below ${prefix}`}`;
   }
 
-  /** The server takes at most so many parts of one blob. */
+  /** The server takes at most this many parts of one blob. */
   protected abstract readonly maxParts: number;
   /** Loads the SDK. It is called again after it failed. */
   protected abstract open(): Promise<Client>;

@@ -39,9 +39,9 @@ interface Advice {
 
 const DAY_MS = 86_400_000;
 
-type Surveyed = Omit<Survey, "kinds"> & { readonly kinds: readonly KindStatus[] };
+type SurveyWithStatus = Omit<Survey, "kinds"> & { readonly kinds: readonly KindStatus[] };
 
-function advise(found: Surveyed, maxAgeMs: number): Advice[] {
+function advise(found: SurveyWithStatus, maxAgeMs: number): Advice[] {
   // While a process holds the write lock no other can beat or claim: silence means nothing then, and one action helps all.
   if (found.store.blockedBy) return [...ofStore(found.store), ...ofQuarantine(found)];
   const advice = [
@@ -84,7 +84,7 @@ function ofStore(store: Survey["store"]): Advice[] {
 }
 
 /** A paused kind waits on purpose. */
-function ofIdle({ kinds, workers }: Surveyed): Advice[] {
+function ofIdle({ kinds, workers }: SurveyWithStatus): Advice[] {
   const idle = kinds.filter(({ ready, paused, liveWorkers }) => ready > 0 && !paused && liveWorkers === 0);
   if (idle.length === 0) return [];
   const ready = idle.reduce((sum, kind) => sum + kind.ready, 0);
@@ -116,7 +116,7 @@ function ofLate(kind: KindStatus, maxAgeMs: number): Advice[] {
   ];
 }
 
-function ofQuarantine({ kinds, at, lastQuarantinedAt, corruptCount }: Surveyed): Advice[] {
+function ofQuarantine({ kinds, at, lastQuarantinedAt, corruptCount }: SurveyWithStatus): Advice[] {
   const total = kinds.reduce((sum, { quarantined }) => sum + quarantined, 0);
   if (total === 0) return [];
   const age = lastQuarantinedAt === null ? null : Math.max(0, at - lastQuarantinedAt);
@@ -269,6 +269,7 @@ export interface Survey {
   readonly at: number;
   readonly store: {
     readonly ok: boolean;
+    readonly summary: readonly [what: string, ...facts: string[]];
     readonly detail: Readonly<Record<string, string | number | boolean>>;
     /** The process that has held the write lock all the while; null: none. */
     readonly blockedBy: { readonly pid: number; readonly command: string } | null;
@@ -315,9 +316,9 @@ export interface Status {
 
 const MAX_INCIDENTS = 5;
 const NOTHING_TO_REVIEW: SchedulesReview = { undeclared: [], differingZoneData: [] };
-/** At most so many of the newest queued jobs are checked for whether they failed before, so that the screen comes at once. */
+/** At most this many of the newest queued jobs are checked for whether they failed before, so that the screen comes at once. */
 const MAX_QUEUED = 1_000;
-/** At most so many of the newest quarantined jobs are checked. More than that need a person anyway. */
+/** At most this many of the newest quarantined jobs are checked. More than that need a person anyway. */
 const MAX_QUARANTINED = 1_000;
 
 export async function survey(engine: Engine, now: () => number): Promise<Survey> {
@@ -329,7 +330,7 @@ export async function survey(engine: Engine, now: () => number): Promise<Survey>
   const at = now();
   return {
     at,
-    store: { ok: health.ok, detail: health.store, blockedBy: await engine.operator.blocker() },
+    store: { ok: health.ok, summary: health.summary, detail: health.store, blockedBy: await engine.operator.blocker() },
     kinds: health.kinds,
     workers: withLeftovers(health.workers, deaths).map((worker) => knownWorker(worker, deaths, at)),
     incidents,

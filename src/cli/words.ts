@@ -82,17 +82,6 @@ export function bar(share: number): string {
   return "█".repeat(Math.round(share * BAR)).padEnd(BAR, "░");
 }
 
-export function bytes(value: number): string {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let left = value;
-  let unit = 0;
-  while (left >= 1_000 && unit < units.length - 1) {
-    left /= 1_000;
-    unit++;
-  }
-  return `${unit === 0 || left >= 100 ? Math.round(left) : Number(left.toFixed(1))} ${units[unit]}`;
-}
-
 /** Control characters of a payload must not reach a terminal. */
 export function printable(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, (character) =>

@@ -11,7 +11,9 @@ export interface PartBlobs {
     expected?: { readonly size?: number; readonly sha256?: string; readonly isHashed?: true },
   ): Promise<{ readonly size: number; readonly sha256: string }>;
   /** What a store may offer (blobs/staging.ts): begins to write bytes whose key comes later. */
-  stage?(data: Uint8Array): { put(key: string): Promise<void> };
+  stage?(data: Uint8Array): { place(key: string): Promise<void> };
+  /** Offered with `stage`: makes durable what was placed. */
+  sync?(keys: readonly string[]): Promise<void>;
   get(key: string): AsyncIterable<Uint8Array>;
   delete(keys: readonly string[]): Promise<void>;
   list(prefix?: string): AsyncIterable<{ readonly key: string }>;

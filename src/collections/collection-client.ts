@@ -104,6 +104,7 @@ export class CollectionClient {
     this.#deps = deps;
   }
 
+  /** For what consumes messages in this process. @internal */
   intake(kind: string): Intake {
     const { collections, blobs, events, clock } = this.#deps;
     return (this.#intake ??= new Intake(collections, needBlobs(blobs, kind), events, clock));

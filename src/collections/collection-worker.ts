@@ -5,6 +5,7 @@ import {
   type CollectionRow,
   followOf,
   isOpen,
+  jobIdOf,
   jobKind,
   type Part,
   rangesText,
@@ -213,6 +214,8 @@ export class CollectionWorker {
   /** Blobs first, the rows that name them last: killed in between, it goes on with what is left. Nothing of an open collection is touched. */
   async #cleanUp(contract: AnyCollection, row: CollectionRow, run: Run): Promise<void> {
     if (isOpen(row.state)) return;
+    // However long that takes: what follows the end reads the parts, or what is missing of them.
+    await run.wait([jobIdOf(row.id, row.state === "notified" ? "done" : "ended")]);
     const { collections, blobs } = this.#deps;
     if (blobs) {
       let keys: string[] = [];

@@ -99,6 +99,7 @@ export class CollectionContract<In = unknown, Out = In> {
   #abandoned: EndedHandler | null = null;
   #notify: PublishTarget | null = null;
 
+  /** @internal */
   constructor(
     name: string,
     settings: CollectionSettings,

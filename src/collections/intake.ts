@@ -1,5 +1,5 @@
-// The way of parts into the store: what is known is asked for, new bytes go to their blobs, then their rows are kept, and only then does a put
-// resolve. Blobs are written as parts come; the two calls of the store are shared by all parts that wait for them. Killed anywhere, a repetition
+// The way of parts into the store: what is known is asked for, new bytes go to their blobs, the blobs become durable, then their rows are kept, and only then
+// does a put resolve. Blobs are written as parts come; the two calls of the store are shared by all parts that wait for them. Killed anywhere, a repetition
 // finds what is there: the blob has the same name and the row the same key.
 import { answerPut, type KnownPlace, type Part, type PartPlace, type PutAnswer } from "../job/collections.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
@@ -12,6 +12,8 @@ import { blobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 /** A part on its way, with its bytes. */
 export interface IncomingPart extends PartPlace {
   readonly data: Uint8Array;
+  /** The SHA-256 of the data, if it was made before. */
+  readonly sha256?: string;
 }
 
 /** Parts of one call of the store. */
@@ -43,11 +45,13 @@ export class Intake {
     this.#events = events;
     this.#clock = clock;
     this.#known = new Together(clock, (places) => collections.known(places));
-    this.#keep = new Together(
-      clock,
-      (parts) => collections.put(parts),
-      () => this.#writing,
-    );
+    this.#keep = new Together(clock, (parts) => collections.put(parts), {
+      coming: () => this.#writing,
+      // Once for all of them: a sync for each part made two of three syncs of the disk.
+      before: async (parts) => {
+        if (blobs.stage) await blobs.sync?.(parts.map(({ blob }) => blob));
+      },
+    });
     this.#checks = new Together(clock, async (ids) => {
       await endComplete(collections, events, [...new Set(ids)]);
       return ids;
@@ -74,12 +78,12 @@ export class Intake {
   /** Stores the bytes of a part that may be new. `part`: null if there is nothing to keep. */
   async #store(
     kind: string,
-    { data, ...place }: IncomingPart,
+    { collection, series, ordinal, data, sha256: made }: IncomingPart,
     known: KnownPlace | null,
   ): Promise<{ readonly answer: PutAnswer; readonly part: Part | null }> {
-    const { ordinal } = place;
+    const place = { collection, series, ordinal };
     if (known !== null && known.sha256 !== null)
-      return { answer: answerPut(known, { ordinal, sha256: await this.#hash(data) }), part: null };
+      return { answer: answerPut(known, { ordinal, sha256: made ?? (await this.#hash(data)) }), part: null };
     // Whatever the hash is: nothing is known that it could differ from.
     const answer = answerPut(known, { ordinal, sha256: "" });
     if (answer !== "accepted") return { answer, part: null };
@@ -87,10 +91,10 @@ export class Intake {
     try {
       // The disk has something to do while the hash is made.
       const staged = this.#blobs.stage?.(data);
-      const hash = await this.#hash(data);
+      const hash = made ?? (await this.#hash(data));
       const part = { ...place, blob: blobOf(kind, place, hash), bytes: data.length, sha256: hash };
       await (staged
-        ? staged.put(part.blob)
+        ? staged.place(part.blob)
         : this.#blobs.put(part.blob, data, { size: data.length, sha256: hash, isHashed: true }));
       return { answer, part };
     } finally {
@@ -149,6 +153,8 @@ class Together<In, Out> {
   readonly #run: (items: readonly In[]) => Promise<readonly Out[]>;
   /** How many items are on their way here. */
   readonly #coming: () => number;
+  /** What must be done for the items of a call first. It does not hold the process, so nothing waits for more items because of it. */
+  readonly #before: ((items: readonly In[]) => Promise<void>) | undefined;
   #waiting: Waiting<In, Out>[] = [];
   #isRunning = false;
   /** The latest call. */
@@ -158,11 +164,12 @@ class Together<In, Out> {
   constructor(
     clock: IntakeClock,
     run: (items: readonly In[]) => Promise<readonly Out[]>,
-    coming: () => number = () => 0,
+    { coming = () => 0, before }: { coming?: () => number; before?: (items: readonly In[]) => Promise<void> } = {},
   ) {
     this.#clock = clock;
     this.#run = run;
     this.#coming = coming;
+    this.#before = before;
   }
 
   call(items: readonly In[]): Promise<Out[]> {
@@ -187,9 +194,12 @@ class Together<In, Out> {
     if (this.#isRunning) return;
     this.#isRunning = true;
     const taken = this.#take();
-    const fromMono = this.#clock.mono();
+    const all = taken.flatMap(({ items }) => items);
+    let fromMono = this.#clock.mono();
     try {
-      const answers = await this.#run(taken.flatMap(({ items }) => items));
+      if (this.#before) await this.#before(all);
+      fromMono = this.#clock.mono();
+      const answers = await this.#run(all);
       let from = 0;
       for (const { items, resolve } of taken) resolve(answers.slice(from, (from += items.length)));
     } catch (thrown) {

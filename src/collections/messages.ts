@@ -9,7 +9,7 @@ import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
 import type { IncomingPart, Intake } from "./intake.ts";
 
-/** After so many deliveries a message is parked: its handling may have ended the process each time. */
+/** After this many deliveries a message is parked: its handling may have ended the process each time. */
 const MAX_DELIVERIES = 20;
 const MAX_PREFETCH = 256;
 const HEADERS = 16;
@@ -93,7 +93,11 @@ export class Messages {
       const reason = whyRefused(answers[next++]!, one.part);
       if (reason !== null) parked.push({ delivery, reason });
       else if (one.total !== null)
-        totals.set(`${one.part.collection}\n${one.part.series}`, { delivery, total: one.total, part: one.part });
+        totals.set(`${one.part.collection}\n${one.part.series}\n${one.total}`, {
+          delivery,
+          total: one.total,
+          part: one.part,
+        });
     }
     for (const { delivery, total, part } of totals.values()) {
       const reason = whyNotAnnounced(await collections.announce(part.collection, { [part.series]: total }));
@@ -147,15 +151,20 @@ export class Messages {
       return { refused: `its series ${series} is not one of ${settings.series.join(", ")}` };
     if (ordinal === null || ordinal < 1 || ordinal > MAX_ORDINAL)
       return {
-        refused: `its header outlive-ordinal is ${JSON.stringify(headers["outlive-ordinal"] ?? null)} and not a whole number from 1`,
+        refused: `its header outlive-ordinal is ${shown(headers["outlive-ordinal"])} and not a whole number from 1`,
       };
     if (body.length > settings.messageMax)
       return { refused: `it has ${body.length} bytes, and at most ${settings.messageMax} are allowed` };
-    const stated = headers["outlive-sha256"];
-    if (stated !== undefined && stated !== sha256(body))
+    const [stated, announced] = [headers["outlive-sha256"] ?? null, headers["outlive-total"] ?? null];
+    const total = wholeNumber(announced);
+    if (announced !== null && (total === null || total > MAX_ORDINAL))
+      return { refused: `its header outlive-total is ${shown(announced)} and not a whole number` };
+    const hash = stated === null ? null : sha256(body);
+    // In capital letters, too: so some libraries write it.
+    if (hash !== null && textOf(stated)?.toLowerCase() !== hash)
       return { refused: "its bytes do not have the hash of its header outlive-sha256" };
-    const total = wholeNumber(headers["outlive-total"]) ?? (isTrue(headers["outlive-last"]) ? ordinal : null);
-    return { part: { collection, series, ordinal, data: body }, total };
+    const part = { collection, series, ordinal, data: body, ...(hash !== null && { sha256: hash }) };
+    return { part, total: total ?? (isTrue(headers["outlive-last"]) ? ordinal : null) };
   }
 
   async #park(messages: readonly { readonly delivery: Delivery; readonly reason: string }[]): Promise<void> {
@@ -199,6 +208,12 @@ function wholeNumber(value: unknown): number | null {
         ? Number(value)
         : value;
   return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : null;
+}
+
+/** What a header holds, in a few words. JSON has no bigint, which some clients send. */
+function shown(value: unknown): string {
+  const text = typeof value === "bigint" ? String(value) : JSON.stringify(value ?? null);
+  return text.length > 100 ? `${text.slice(0, 100)}...` : text;
 }
 
 function isTrue(value: unknown): boolean {

@@ -2,7 +2,7 @@
 // for each queue, so the room is divided before anything is consumed: all queues together are within the memory of their kind. If there are more collections
 // than room, they take turns.
 
-/** A queue that brings messages is kept for so many rounds while others wait for theirs. */
+/** A queue that brings messages is kept for this many rounds while others wait for theirs. */
 const MAX_ROUNDS = 25;
 
 /** The queues of these collections, and how many parts and headers of each may be in hand. */

@@ -13,7 +13,7 @@ import { isScheduleDeclaration, type ScheduleDeclaration } from "../schedules/de
 import { check, refuse } from "./option-checks.ts";
 import { kindsOfRequest } from "./request.ts";
 import { job, type KindOptions, type LimitOptions, schemaOf } from "./options.ts";
-import { BATCH_OPTIONS } from "./settings.ts";
+import { BATCH_OPTIONS } from "./kind-options.ts";
 
 export { isBatch, isScheduleDeclaration };
 

@@ -64,7 +64,7 @@ const MAX_FAILURES = 100;
 
 /** How a kind is paused. */
 export interface PauseOptions extends By {
-  /** When the pause ends: at an instant of the store's clock, or after so long. Default: when the kind is resumed. */
+  /** When the pause ends: at an instant of the store's clock, or after this long. Default: when the kind is resumed. */
   readonly until?: Date | Duration;
 }
 

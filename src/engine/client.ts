@@ -12,7 +12,6 @@ import type { AnyBatch, BatchContract } from "../batches/contract.ts";
 import type { RowsOf } from "../batches/submission.ts";
 import { type AuditAction, type AuditEntry, auditEntry, type AuditRecord, type By } from "../job/audit.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
-import { openBlobs } from "../blobs/open.ts";
 import {
   CollectionClient,
   type CollectionInfo,
@@ -41,11 +40,9 @@ import type { Submitted } from "../job/submit.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } from "../job/waits.ts";
 import { systemClock, systemRandom } from "../platform/clock.ts";
-import { VERSION } from "../platform/identity.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
 import type { CancelOptions, JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
-import { assertNode, type ClientStore, storeAt } from "../stores/registry.ts";
 import {
   type AwaitedJob,
   awaitedJob,
@@ -57,8 +54,7 @@ import {
 import { ScheduleClient } from "../schedules/schedules.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import { responseBlob } from "../requests/body.ts";
-import { batchesOf, kindsOf, schedulesOf } from "./batch.ts";
-import { collectionsOf } from "./collection.ts";
+import { kindsOf } from "./batch.ts";
 import {
   type AuditOptions,
   type BulkChange,
@@ -67,17 +63,9 @@ import {
   Changes,
   type PauseOptions,
 } from "./changes.ts";
-import { type OutliveConfig, resolveCall } from "./config.ts";
 import { aroundEnqueue, type Middleware } from "./middleware.ts";
-import { type EngineOptions, engineSettings, settingsWithDefaults } from "./options.ts";
 import { follow, type FollowedJob, type FollowOptions } from "./follow.ts";
 import { Results } from "./results.ts";
-
-/** The options of `connect`. */
-export type ClientOptions = Pick<
-  EngineOptions,
-  "jobs" | "durability" | "sqlite" | "postgres" | "redis" | "blobs" | "middleware"
->;
 
 /** A report for people (`text`) and programs (the rest). */
 export type Report = RecoveryReport & { readonly text: string };
@@ -371,7 +359,7 @@ export class Client {
     return this.changes.bulk(change, filter, options);
   }
 
-  /** No worker claims jobs of this kind until `resume`, or until the pause ends. What runs goes on; occurrences of its schedules obey `missed`. A second pause replaces the first. */
+  /** No worker claims jobs of this kind until `resume`, or until the pause ends. Running jobs continue; occurrences of its schedules obey `missed`. A second pause replaces the first. */
   pause(kind: { readonly name: string } | string, options: PauseOptions = {}): Promise<void> {
     return this.changes.pause(kind, options);
   }
@@ -826,71 +814,6 @@ function assertLimit(limit: number): void {
     "Use 1 to 1000 and page with `after`.",
     { limit },
   );
-}
-
-/**
- * Connects to a store: by its address, or by a configuration, whose store is found as `open` and the command line find it. A SQLite file
- * that is not there, or has no Outlive tables, is created as by `open`, so that a program may enqueue before the first worker starts; a
- * PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
- */
-export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
-  assertNode();
-  const { store: url, options } = resolveCall(where, given);
-  const settings = engineSettings(options, storeAt(url).name);
-  const jobs = options.jobs ?? [];
-  const contracts = contractsOf(jobs);
-  const { store, release } = await sharedStore(storeAt(url).client(url, options));
-  try {
-    const kinds = [...contracts.values()].map((contract) => settingsWithDefaults(contract, settings));
-    if (kinds.length > 0) await store.declare(kinds);
-    const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
-    return new Client(store, contracts, release, {
-      batches: batchesOf(jobs),
-      schedules: schedulesOf(jobs),
-      collections: collectionsOf(jobs),
-      blobs,
-      ...(options.middleware && { middleware: options.middleware }),
-    });
-  } catch (thrown) {
-    await release();
-    throw thrown;
-  }
-}
-
-/**
- * One connection per store and process, however often a module is loaded again: a development server that reloads code would
- * otherwise leave a connection behind with each change.
- */
-async function sharedStore({ key, open }: ClientStore): Promise<{
-  store: Store;
-  release: () => Promise<void>;
-}> {
-  const opened = (): Promise<Store> => open({ clock: systemClock, random: systemRandom });
-  if (key === null) {
-    const store = await opened();
-    return { store, release: () => store.close() };
-  }
-  const registry = Symbol.for(`outlive.client ${VERSION}`);
-  const place = globalThis as { [registry]?: Map<string, { store: Promise<Store>; users: number }> };
-  const shared = (place[registry] ??= new Map());
-  const entry = shared.get(key) ?? { store: opened(), users: 0 };
-  shared.set(key, entry);
-  entry.users++;
-  let released = false;
-  const release = async (): Promise<void> => {
-    if (released) return;
-    released = true;
-    if (--entry.users > 0) return;
-    shared.delete(key);
-    await (await entry.store).close();
-  };
-  try {
-    return { store: await entry.store, release };
-  } catch (thrown) {
-    // The next caller tries again.
-    if (shared.get(key) === entry) shared.delete(key);
-    throw thrown;
-  }
 }
 
 export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyContract> {

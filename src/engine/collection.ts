@@ -8,7 +8,7 @@ import type { Json, JsonOf } from "../job/json.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import { check, refuse } from "./option-checks.ts";
 import { job, type KindOptions, schemaOf } from "./options.ts";
-import { COLLECTION_OPTIONS } from "./settings.ts";
+import { COLLECTION_OPTIONS } from "./kind-options.ts";
 
 export { isCollection };
 
@@ -28,9 +28,9 @@ export interface CollectionOptions {
   readonly memory?: Bytes;
   /** When a collection that does not become complete is abandoned. */
   readonly abandonAfter?: {
-    /** A collection to which nothing came for so long is abandoned. Default "1h"; from "10ms" to "3650d". */
+    /** A collection to which nothing came for this long is abandoned. Default "1h"; from "10ms" to "3650d". */
     readonly idle?: Duration;
-    /** A collection that is not complete so long after it was opened is abandoned. Default "7d"; from "10ms" to "3650d". */
+    /** A collection that is not complete this long after it was opened is abandoned. Default "7d"; from "10ms" to "3650d". */
     readonly total?: Duration;
   };
   /** How long the parts of a collection that has ended are kept, with their blobs. Default "7d"; at most "3650d". */

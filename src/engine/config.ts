@@ -33,7 +33,7 @@ export interface OutliveConfig extends FileOptions {
 
 /** How `outlive work` runs. */
 export interface WorkFileOptions {
-  /** How many worker processes `outlive work` runs. Default 1; from 1 to 256. */
+  /** How many worker processes `outlive work` runs. If the program has requests and anything else, one or two more send them. Default 1; from 1 to 256. */
   readonly processes?: number;
   /** How many jobs run at once in each process: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | Readonly<Record<string, number>>;
@@ -55,13 +55,13 @@ export function defineConfig(config: OutliveConfig): OutliveConfig {
 }
 
 /** A value and its source: "outlive.yaml:7", "OUTLIVE_STORE", "--store". */
-interface Sourced {
+interface SourcedValue {
   readonly value: unknown;
   readonly source: string;
 }
 
 /** A value with its dotted key. */
-export interface Leaf extends Sourced {
+export interface Leaf extends SourcedValue {
   readonly key: string;
 }
 
@@ -116,7 +116,7 @@ export function resolveConfig(
   { config, env, call }: Sources,
   known: (key: string) => boolean = () => true,
 ): ResolvedConfig {
-  const set = new Map<SettingKey, Sourced>();
+  const set = new Map<SettingKey, SourcedValue>();
   takeConfig(config, set);
   takeEnvironment(env, set);
   for (const { key, value, source } of call) set.set(key as SettingKey, { value, source });
@@ -176,7 +176,7 @@ export function unusable(what: string, hint: string): OutliveError {
   return new OutliveError(ErrorCode.optionInvalid, what, hint);
 }
 
-function takeConfig(leaves: readonly Leaf[], set: Map<SettingKey, Sourced>): void {
+function takeConfig(leaves: readonly Leaf[], set: Map<SettingKey, SourcedValue>): void {
   for (const { key, value, source } of leaves) {
     if (Object.hasOwn(SETTINGS, key)) {
       set.set(key as SettingKey, { value: fromFile(SETTINGS[key as SettingKey], value), source });
@@ -198,7 +198,7 @@ function fromFile(row: Setting, value: unknown): unknown {
   return row.type === "concurrency" && typeof value === "string" ? fromText(row, value) : value;
 }
 
-function takeEnvironment(env: NodeJS.ProcessEnv, set: Map<SettingKey, Sourced>): void {
+function takeEnvironment(env: NodeJS.ProcessEnv, set: Map<SettingKey, SourcedValue>): void {
   for (const [key, row] of Object.entries(SETTINGS)) {
     const text = env[row.env];
     if (text !== undefined && text !== "") set.set(key as SettingKey, { value: fromText(row, text), source: row.env });
@@ -212,13 +212,13 @@ function unknownVariables(env: NodeJS.ProcessEnv): readonly string[] {
     .map((name) => `The variable ${name} is not known; did you mean ${closest(name, known)}?`);
 }
 
-function assertUsable(key: SettingKey, { value, source }: Sourced): void {
+function assertUsable(key: SettingKey, { value, source }: SourcedValue): void {
   const row: Setting = SETTINGS[key];
   if (!accepts(row, value)) throw unusable(`${source}: ${key} is ${JSON.stringify(value)}.`, `Use ${takes(row)}.`);
 }
 
 /** Settings that are usable one by one may not fit together; the error then names the source of the one that has to change. */
-function assertTogether(engine: FileOptions, store: StoreName, set: ReadonlyMap<SettingKey, Sourced>): void {
+function assertTogether(engine: FileOptions, store: StoreName, set: ReadonlyMap<SettingKey, SourcedValue>): void {
   try {
     engineSettings(engine, store);
   } catch (thrown) {
@@ -268,7 +268,7 @@ const QUEUE_KEYS: Readonly<
 };
 
 /** Makes a duration of a lease in intervals, with the interval that holds, whatever its source. */
-function setLease(set: Map<SettingKey, Sourced>, store: StoreName): void {
+function setLease(set: Map<SettingKey, SourcedValue>, store: StoreName): void {
   const { value, source } = set.get("heartbeat.lease") ?? {};
   if (!(value instanceof Intervals)) return;
   if (typeof value.count !== "number" || !(value.count > 0))
@@ -282,7 +282,7 @@ function setLease(set: Map<SettingKey, Sourced>, store: StoreName): void {
 }
 
 /** From dotted keys to an object with groups. */
-function nested(entries: readonly (readonly [SettingKey, Sourced])[]): Record<string, unknown> {
+function nested(entries: readonly (readonly [SettingKey, SourcedValue])[]): Record<string, unknown> {
   const options: Record<string, unknown> = {};
   for (const [key, { value }] of entries) {
     const [group, name] = key.split(".") as [string, string | undefined];

@@ -36,12 +36,24 @@ import { type EngineSettings, settingsWithDefaults, type WorkOptions, workSettin
 import { runFetch } from "./request.ts";
 import { WORKER_OPTIONS } from "./settings.ts";
 import { explain, type Explanation } from "./why.ts";
-import { childId, contentOf, runnableKinds, untilIdle, type WorkerHandle, WorkerHost } from "./work.ts";
+import {
+  childId,
+  contentOf,
+  runnableKinds,
+  type Share,
+  shareOf,
+  type StartedShare,
+  untilIdle,
+  type WorkerHandle,
+  WorkerHost,
+} from "./work.ts";
 
 /** How this process and its store are. */
 export interface Health {
   /** Whether the store is in order. */
   readonly ok: boolean;
+  /** What the store is, and then what is worth a glance: `"PostgreSQL 17.2"`, `"database app"`, `"3 sessions"`. */
+  readonly summary: readonly [what: string, ...facts: string[]];
   /** What the store says about itself. */
   readonly store: Readonly<Record<string, string | number | boolean>>;
   /** How many jobs of each kind are in which state. */
@@ -97,7 +109,7 @@ export class Engine<Kinds extends string = string> extends Client {
   #firing: ScheduleFiring | undefined;
   #consuming: Consuming | undefined;
   /** A worker that is on its way: a second one is refused, and a close waits for it. */
-  #starting: Promise<WorkerHandle> | undefined;
+  #starting: Promise<StartedShare> | undefined;
 
   /** Use `open`. @internal */
   constructor(wiring: Wiring) {
@@ -115,6 +127,7 @@ export class Engine<Kinds extends string = string> extends Client {
       own: () => this.#host?.id,
       report: () => this.report(),
       changes: this.changes,
+      startShare: (share, options) => this.#startShare(share, options),
     });
   }
 
@@ -138,6 +151,10 @@ export class Engine<Kinds extends string = string> extends Client {
 
   /** Starts the worker of this process and returns a handle. */
   async start(options: WorkOptions<Kinds> = {}): Promise<WorkerHandle> {
+    return (await this.#startShare(null, options as WorkOptions)).worker;
+  }
+
+  async #startShare(share: Share | null, options: WorkOptions): Promise<StartedShare> {
     if (this.#host || this.#starting) {
       throw new OutliveError(
         ErrorCode.wrongState,
@@ -145,22 +162,25 @@ export class Engine<Kinds extends string = string> extends Client {
         "Stop it first, or open a second engine.",
       );
     }
-    this.#starting = this.#start(options as WorkOptions);
+    const starting = this.#start(options, share);
+    this.#starting = starting;
     try {
-      return await this.#starting;
+      return await starting;
     } finally {
       this.#starting = undefined;
     }
   }
 
-  async #start(options: WorkOptions): Promise<WorkerHandle> {
+  async #start(options: WorkOptions, share: Share | null): Promise<StartedShare> {
     const { backend, settings, clock, random, bus, identity, middleware } = this.#wiring;
     const around = middleware === undefined ? null : aroundEnqueue(middleware);
     // A worker claims while its maintenance thread starts, so a program whose thread can't start is refused here.
     if (!backend.private) assertNotBundled();
-    const kinds = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
-    const { concurrency } = workSettings(options, [...kinds.keys()], [...(this.#wiring.requests?.keys() ?? [])]);
-    const inFlight = [...(this.#wiring.requests?.keys() ?? [])].map((kind) => concurrency.perKind.get(kind) ?? 0);
+    const all = runnableKinds(this.contracts, options.only, this.#wiring.settings, await this.#kindsOfParts());
+    const requests = new Set(this.#wiring.requests?.keys());
+    const kinds = shareOf(share, all, requests);
+    const { concurrency } = workSettings(options, [...all.keys()], [...requests], [...kinds.keys()]);
+    const inFlight = [...requests].map((kind) => concurrency.perKind.get(kind) ?? 0);
     this.#requestWorker?.assertFits(inFlight.reduce((sum, one) => sum + one, 0));
     const { signal, grace = WORKER_OPTIONS.grace.default } = options;
     // Jobs run before the start has ended. The grace counts from the signal, not from when this hears of it.
@@ -193,6 +213,7 @@ export class Engine<Kinds extends string = string> extends Client {
       identity,
     );
     this.#host = host;
+    this.#requestWorker?.prepare([...(this.#wiring.requests?.values() ?? [])].filter(({ name }) => kinds.has(name)));
     const consuming = this.#consume(kinds);
     this.#consuming = consuming;
     void host.stopped
@@ -206,7 +227,8 @@ export class Engine<Kinds extends string = string> extends Client {
       void host.stop({ grace: `${Math.max(0, Math.round(durationMs(grace, "grace") - passedMs))}ms` });
     } else signal?.addEventListener("abort", () => void host.stop({ grace }), { once: true });
     await this.#fireSchedules(host);
-    return host;
+    const sent = kinds === all || share === "requests" ? [] : [...requests].filter((kind) => all.has(kind));
+    return { worker: host, kinds: kinds === all ? null : [...kinds.keys()], sent };
   }
 
   #wrapped(
@@ -422,7 +444,7 @@ export class Engine<Kinds extends string = string> extends Client {
           heartbeatAgeMs: Math.round(this.#wiring.clock.mono() - host.lastBeat.atMono),
         }
       : null;
-    return { ok: store.ok, store: store.detail, kinds, worker, workers };
+    return { ok: store.ok, summary: store.summary, store: store.detail, kinds, worker, workers };
   }
 
   /** Why a job is not running, or how it runs. Null: there is no such job. */

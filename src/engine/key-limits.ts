@@ -20,14 +20,14 @@ export class KeyLimits {
     this.#newId = newId;
   }
 
-  /** Gives one key of a limit a limit or a weight of its own; null: that of the limit again. It replaces what was set before. What runs goes on. */
+  /** Gives one key of a limit a limit or a weight of its own; null: that of the limit again. It replaces what was set before. Running jobs continue. */
   async set(limit: string, key: string, own: KeyLimitOptions | null, by: By = {}): Promise<void> {
     const named = namedKey(limit, key);
     const entry = this.#entry("limit", named, by);
     await this.#store.operate.setLimit(named, own === null ? null : keyLimit(limit, key, own), entry);
   }
 
-  /** Nothing of this key starts until `resume`, or for so long, also what was admitted before. What runs goes on. A second pause replaces the first. */
+  /** No job of this key starts until `resume`, or for this long, not even one that was admitted before. Running jobs continue. A second pause replaces the first. */
   pause(limit: string, key: string, options: KeyPauseOptions): Promise<void> {
     const { actor, reason } = options;
     return this.#pause(limit, key, keyPause(limit, key, options), { reason, ...(actor !== undefined && { actor }) });

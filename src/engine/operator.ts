@@ -19,6 +19,8 @@ import { evidenceText } from "../telemetry/log.ts";
 import type { Changes } from "./changes.ts";
 import type { Report } from "./client.ts";
 import type { Wiring } from "./engine.ts";
+import type { WorkOptions } from "./options.ts";
+import type { Share, StartedShare } from "./work.ts";
 import { blocker } from "./why.ts";
 
 /** What the operator asks of its engine. */
@@ -27,6 +29,7 @@ interface OperatedEngine {
   readonly own: () => string | undefined;
   readonly report: () => Promise<Report | null>;
   readonly changes: Changes;
+  readonly startShare: (share: Share | null, options: WorkOptions) => Promise<StartedShare>;
 }
 
 /** `engine.operator`: what a person does to the store in operation. */
@@ -57,6 +60,11 @@ export class Operator {
       ? withFailures(stored, pass.failed)
       : failedReport(pass, options.restored ? "restored" : "recover");
     return { ...report, text: reportText(report) };
+  }
+
+  /** As `engine.start`, for one of the processes that have the kinds between them. `kinds` are its own; null: all. `sent` are left to others. @internal */
+  startShare(share: Share | null, options: WorkOptions): Promise<StartedShare> {
+    return this.#engine.startShare(share, options);
   }
 
   /** The start-up recovery of `open`. */

@@ -32,13 +32,12 @@ import type { SecretSource } from "../requests/secrets.ts";
 import type { ScheduleDeclaration } from "../schedules/declaration.ts";
 import type { Logger } from "../telemetry/log.ts";
 import type { Concurrency } from "../worker/executor.ts";
+import { KIND_DEFAULTS, KIND_OPTIONS } from "./kind-options.ts";
 import type { Middleware } from "./middleware.ts";
 import { check, refuse } from "./option-checks.ts";
 import {
   DEFAULT_STORE,
   defaultOf,
-  KIND_DEFAULTS,
-  KIND_OPTIONS,
   LEASE_INTERVALS,
   PROGRAM_OPTIONS,
   type SettingKey,
@@ -75,7 +74,7 @@ export interface EngineOptions {
     readonly onCrash?: CrashAction;
     /** `retry.crashes` of every kind that does not set it. Default 3; from 1 to 1000. */
     readonly crashes?: number;
-    /** Whether an open that finds no process at work checks the integrity of a SQLite file first: quickly after a clean stop, in full after any other, for at most 10 s. Default true. */
+    /** Whether an open that finds no process at work checks the integrity of a SQLite file first: quickly after a clean stop, in full after any other. It waits for 1 s; a check that takes longer goes on in the background. Default true. */
     readonly integrityCheckOnStartup?: boolean;
     /** What an open does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing. Default "reindex". */
     readonly repair?: RepairMode;
@@ -224,16 +223,21 @@ interface WorkSettings {
   readonly graceMs: number;
 }
 
-/** `requests`: the kinds that are sent, and not run. They have room of their own. */
+/** `requests`: the kinds that are sent, and not run. They have room of their own. `own`: those of `kinds` that this process has. */
 export function workSettings(
   options: WorkOptions,
   kinds: readonly string[],
   requests: readonly string[] = [],
+  own: readonly string[] = kinds,
 ): WorkSettings {
   check("work", WORKER_OPTIONS, options);
-  const concurrency = concurrencyOf(options.concurrency ?? WORKER_OPTIONS.concurrency.default, kinds);
-  const sent = requests.filter((kind) => kinds.includes(kind));
-  return { concurrency: sent.length === 0 ? concurrency : withRequests(concurrency, sent), graceMs: graceOf(options) };
+  const concurrency = concurrencyOf(options.concurrency ?? WORKER_OPTIONS.concurrency.default, kinds, own);
+  const sent = requests.filter((kind) => own.includes(kind));
+  const runs = sent.length < own.length;
+  return {
+    concurrency: sent.length === 0 ? concurrency : withRequests(concurrency, sent, runs),
+    graceMs: graceOf(options),
+  };
 }
 
 /** How many requests of a kind are in flight in one process, unless `concurrency` names the kind. */
@@ -241,13 +245,14 @@ const REQUESTS_IN_FLIGHT = 256;
 /** Claimed in one turn: each opens a connection (requests/pacer.ts). */
 const REQUESTS_PER_TURN = 200;
 
-function withRequests({ total, perKind, others }: Concurrency, sent: readonly string[]): Concurrency {
+/** `runs`: there are also kinds that are run, and a plain number is that of all of them. */
+function withRequests({ total, perKind, others }: Concurrency, sent: readonly string[], runs: boolean): Concurrency {
   const unnamed = sent.filter((kind) => !perKind.has(kind));
+  const ofOthers = others ?? total;
   return {
-    total: total + unnamed.length * REQUESTS_IN_FLIGHT,
+    total: total - (runs ? 0 : ofOthers) + unnamed.length * REQUESTS_IN_FLIGHT,
     perKind: new Map([...perKind, ...unnamed.map((kind) => [kind, REQUESTS_IN_FLIGHT] as const)]),
-    // A plain number is that of all kinds that are run.
-    others: others ?? total,
+    others: runs ? ofOthers : 0,
     perTurn: new Map(sent.map((kind) => [kind, REQUESTS_PER_TURN])),
   };
 }
@@ -258,7 +263,11 @@ export function graceOf({ grace = WORKER_OPTIONS.grace.default }: { readonly gra
   return durationMs(grace, "grace");
 }
 
-function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: readonly string[]): Concurrency {
+function concurrencyOf(
+  given: number | Readonly<Record<string, number>>,
+  kinds: readonly string[],
+  own: readonly string[],
+): Concurrency {
   if (typeof given === "number") return { total: given, perKind: new Map() };
   for (const kind of Object.keys(given)) {
     refuse(
@@ -268,8 +277,8 @@ function concurrencyOf(given: number | Readonly<Record<string, number>>, kinds: 
       `It runs ${kinds.join(", ") || "none"}.`,
     );
   }
-  const perKind = new Map(Object.entries(given));
-  const others = kinds.some((kind) => !perKind.has(kind)) ? WORKER_OPTIONS.concurrency.default : 0;
+  const perKind = new Map(Object.entries(given).filter(([kind]) => own.includes(kind)));
+  const others = own.some((kind) => !perKind.has(kind)) ? WORKER_OPTIONS.concurrency.default : 0;
   return { total: [...perKind.values()].reduce((sum, limit) => sum + limit, others), perKind, others };
 }
 

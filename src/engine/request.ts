@@ -24,7 +24,9 @@ import type { Wire } from "../requests/wire.ts";
 import type { FetchOptions, RequestAttempt } from "../worker/run.ts";
 import { check, refuse } from "./option-checks.ts";
 import { job, kindChoice, limitSettings, type RetryOptions, schemaOf } from "./options.ts";
-import { REQUEST_OPTIONS } from "./settings.ts";
+import { REQUEST_OPTIONS } from "./kind-options.ts";
+
+export { isRequest };
 
 /** A number of bytes: "64KB", "1MB", "2GB". */
 export type Size = `${number}${"KB" | "MB" | "GB"}`;
@@ -73,7 +75,7 @@ export interface RequestOptions<In = never> {
   readonly fair?: boolean;
   /** When a failing key is left alone for a while. */
   readonly breaker?: {
-    /** After so many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
+    /** After this many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
     readonly failures?: number;
     /** How long a circuit stays open at first; twice as long each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
     readonly pause?: Duration;
@@ -82,9 +84,9 @@ export interface RequestOptions<In = never> {
   readonly disable?: {
     /** Answers after which nothing is sent to the key until it is resumed. Default: [410]. */
     readonly statuses?: readonly number[];
-    /** After so many failures of one request nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
+    /** After this many failures of one request nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
     readonly failures?: number;
-    /** After a request has failed for so long nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
+    /** After a request has failed for this long nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
     readonly after?: Duration;
   };
   /** The header `idempotency-key`, the same at each sending of a request. Default: "bare" for POST and PATCH, "off" for the others. */

@@ -147,6 +147,26 @@ function unfit({ reason, detail }: EndOfLife & { why: "unfit" }): OutliveError {
   }
 }
 
+/** What a process of `outlive work` has: all that runs the program's code, or the requests, which run none of it but `send`. */
+export type Share = "handlers" | "requests";
+
+export interface StartedShare {
+  readonly worker: WorkerHandle;
+  readonly kinds: readonly string[] | null;
+  readonly sent: readonly string[];
+}
+
+/** The share of these kinds; all of them if the program has only one of the two. */
+export function shareOf(
+  share: Share | null,
+  kinds: ReadonlyMap<string, RunnableKind>,
+  requests: ReadonlySet<string>,
+): ReadonlyMap<string, RunnableKind> {
+  const sent = [...kinds].filter(([kind]) => requests.has(kind));
+  if (share === null || sent.length === 0 || sent.length === kinds.size) return kinds;
+  return new Map(share === "requests" ? sent : [...kinds].filter(([kind]) => !requests.has(kind)));
+}
+
 // From contracts to what a worker runs: handlers, parsers, settings with the engine's defaults; and the ids of children.
 
 /** The kinds that a worker of this process runs: those of `only`, or all that have a handler. */

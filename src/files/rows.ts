@@ -35,6 +35,7 @@ export class Rows<T> implements AsyncIterable<FileRow<T>> {
   readonly name: string;
   readonly #read: () => AsyncGenerator<FileRow<T>[], void>;
 
+  /** @internal */
   constructor(name: string, read: () => AsyncGenerator<FileRow<T>[], void>) {
     this.name = name;
     this.#read = read;

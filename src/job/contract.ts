@@ -41,6 +41,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
+  /** @internal */
   constructor(
     settings: KindSettings,
     schema: StandardSchemaV1<In, Out> | null,
@@ -106,6 +107,8 @@ export interface RunnableKind {
 
   /** Hears of every settlement of its jobs that is durable. Must not throw. Omitted: nothing does. */
   readonly settled?: (job: ClaimedJob, change: Change) => void;
+  /** Whether jobs that were claimed have yet to begin, because they begin a few at a time: meanwhile no more are claimed. Omitted: never. */
+  readonly isOpening?: () => boolean;
   /** The user's own backoff, asked when the attempt fails; null: the settings' backoff. */
   readonly delayMs: ((failures: number, error: StoredError) => number) | null;
 }

@@ -18,7 +18,7 @@ export interface EnqueueOptions {
   readonly runAt?: Date;
   /** Not before this long from now; instead of `runAt`. Kept as an instant of the store's clock, so a change of that clock shortens or extends it. */
   readonly delay?: Duration;
-  /** It is cancelled, with the outcome "expired", if no attempt has begun so long after it was due. "never" overrides the kind's own. Default: that of the kind; at most "3650d". */
+  /** It is cancelled, with the outcome "expired", if no attempt has begun within this time after it was due. "never" overrides the kind's own. Default: that of the kind; at most "3650d". */
   readonly expires?: Duration | "never";
   /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
   readonly dedupeKey?: string;

@@ -2,7 +2,6 @@
 import type { Resolution } from "../recovery/losses.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/store-parts.ts";
 import type { HowLost, ProcessKey } from "../stores/liveness.ts";
-import type { Verb } from "../stores/observed.ts";
 import type { RecoveredJob, Stale, StoreNews } from "../stores/port.ts";
 import type { RunCall } from "../worker/run.ts";
 import type { RowSums } from "./batches.ts";
@@ -191,10 +190,17 @@ export interface Events {
     readonly attemptEnded: boolean;
     readonly error: StoredError;
   };
-  /** The circuit of a key of requests opened: no process sends to it for so long. */
+  /** The circuit of a key of requests opened: no process sends to it for this long. */
   "request.circuit": { readonly kind: string; readonly key: string; readonly pauseMs: number };
   /** Nothing is sent to this key of requests until it is resumed. */
   "request.disabled": { readonly kind: string; readonly key: string; readonly reason: string };
+  /** A request whose process died, or lost contact, is sent by another one. `job.recovered` names the worker that had it. */
+  "request.sentAgain": {
+    readonly jobId: string;
+    readonly kind: string;
+    readonly attempt: number;
+    readonly host: string;
+  };
   /** One sending of a request has ended. Emitted only to listeners that ask for it by name. `status`: null if no answer came. */
   "request.ended": {
     readonly jobId: string;
@@ -211,8 +217,8 @@ export interface Events {
   "store.failed": { readonly doing: string; readonly error: StoredError; readonly retryInMs: number };
   /** A watched folder, or a file in it, could not be read or moved; it is tried again. */
   "folder.failed": { readonly folder: string; readonly error: StoredError; readonly retryInMs: number };
-  /** A call to the store has ended. Emitted only to listeners that ask for it by name: every turn is one. */
-  "store.called": { readonly verb: Verb; readonly ok: boolean; readonly durationMs: number };
+  /** A call to the store has ended: `turn`, `inspect.get`, `operate.cancel`, ... Emitted only to listeners that ask for it by name: every turn is one. */
+  "store.called": { readonly verb: string; readonly ok: boolean; readonly durationMs: number };
   /** Another process is at its start-up on this store; this open goes on after it. */
   "open.waits": { readonly pid: number | null; readonly command: string };
   /** The store was checked at an open. `background`: it goes on with a check that an open could not finish in time. */
@@ -278,6 +284,7 @@ const IS_FREQUENT: Readonly<Record<EventName, boolean>> = {
   "job.log": false,
   "call.failed": false,
   "request.circuit": false,
+  "request.sentAgain": false,
   "request.disabled": false,
   "request.ended": true,
   "store.failed": false,

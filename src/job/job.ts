@@ -117,7 +117,7 @@ export interface JobDraft {
   readonly fair?: number;
   /** The trace context of what enqueued it. Omitted: none. */
   readonly trace?: string;
-  /** It is cancelled if no attempt has begun so long after it was due: after its enqueue, or after `runAt` or `delayMs`. Omitted: it never expires. */
+  /** It is cancelled if no attempt has begun within this time after it was due: after its enqueue, or after `runAt` or `delayMs`. Omitted: it never expires. */
   readonly expiresMs?: number;
 }
 

@@ -48,3 +48,40 @@ export function leaseMarginMs(leaseMs: number): number {
 export function trustedUntil(sentAtMono: number, leaseMs: number): number {
   return sentAtMono + leaseMs - leaseMarginMs(leaseMs);
 }
+
+/** How far a worker may trust its own state. */
+export interface Trust {
+  /** Until when (own monotonic clock) it may trust that it holds its leases. */
+  readonly untilMono: number;
+  /** Whether the session that proves this worker alive is connected. */
+  readonly inContact: boolean;
+}
+
+/** Trust from the heartbeats that the store accepted. Registering is the first. */
+export class TrustByHeartbeat implements Trust {
+  readonly #leaseMs: number;
+  #untilMono: number;
+  /**
+   * Reads the last accepted heartbeat where it can be known before its message arrives (`MaintenanceListener.beatsAt`).
+   */
+  lastBeatMono: () => number | null = () => null;
+  hasContact: () => boolean = () => true;
+
+  constructor(leaseMs: number, registeredMono: number) {
+    this.#leaseMs = leaseMs;
+    this.#untilMono = trustedUntil(registeredMono, leaseMs);
+  }
+
+  get untilMono(): number {
+    const last = this.lastBeatMono();
+    return last === null ? this.#untilMono : Math.max(this.#untilMono, trustedUntil(last, this.#leaseMs));
+  }
+
+  get inContact(): boolean {
+    return this.hasContact();
+  }
+
+  beaten(sentAtMono: number): void {
+    this.#untilMono = Math.max(this.#untilMono, trustedUntil(sentAtMono, this.#leaseMs));
+  }
+}

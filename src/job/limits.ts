@@ -22,7 +22,7 @@ export type KeyLimit = Partial<Pick<LimitSettings, "running" | "intervalMs" | "b
   readonly weight?: number;
 };
 
-/** Nothing of a paused key starts. What runs goes on. */
+/** Nothing of a paused key starts. Running jobs continue. */
 export interface KeyPause {
   readonly reason: string;
   /** How long; null: until it is resumed. */
@@ -146,7 +146,7 @@ export interface AdmissionFacts {
   readonly candidates: readonly HeldCandidate[];
 }
 
-interface Moved {
+interface Move {
   readonly job: number;
   readonly door: number;
   /** As in `HeldCandidate`. */
@@ -156,7 +156,7 @@ interface Moved {
 export interface Admission {
   readonly admitted: readonly number[];
   /** Jobs that wait at another door from now on: the key that has no room for them. */
-  readonly moved: readonly Moved[];
+  readonly moved: readonly Move[];
   /** When a key has to be looked at again because time gives it room. */
   readonly due: ReadonlyMap<number, number>;
   /** Where the rings of doors and gates stand from now on. */
@@ -167,7 +167,7 @@ export interface Admission {
 export function admit({ now, keys, candidates }: AdmissionFacts): Admission {
   const rooms = new Map(keys.map((facts) => [facts.id, new Room(facts)]));
   const admitted: number[] = [];
-  const moved: Moved[] = [];
+  const moved: Move[] = [];
   const due = new Map<number, number>();
   const rings = new Map<number, Ring>();
   for (const { job, door, keys: own, keepsPlace = false, visits = [] } of candidates) {
@@ -205,6 +205,12 @@ export function startOf(facts: KeyFacts, now: number): { readonly arrivalAt: num
 export function roomAt({ limit, taken }: KeyFacts): number {
   const bound = Math.min(limit.running ?? Number.POSITIVE_INFINITY, limit.strict ? 1 : Number.POSITIVE_INFINITY);
   return Math.max(1, bound - taken);
+}
+
+/** How many more jobs a key takes if nothing but their number counts: no rate, no order, no pause. Null: `admit` decides about each. */
+export function roomByNumber({ limit, taken, heldOffUntil }: KeyFacts): number | null {
+  if (limit.running === null || limit.strict || limit.intervalMs !== null || heldOffUntil > 0) return null;
+  return Math.max(0, limit.running - taken);
 }
 
 class Room {
@@ -312,7 +318,7 @@ export function gateRoom({ demand, waiting, keys, running, ready }: AtGate): num
   return keys > 1 ? demand : Math.max(0, demand * (1 + waiting) + running - ready);
 }
 
-/** The facts of a gate: room for so many jobs, and no other bound. */
+/** The facts of a gate: room for this many jobs, and no other bound. */
 export function gateFacts(gate: number, room: number): KeyFacts {
   const limit = { running: room, intervalMs: null, burst: 1, strict: false };
   return { id: gate, limit, taken: 0, unclaimed: 0, arrivalAt: 0, heldOffUntil: 0 };

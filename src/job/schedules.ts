@@ -32,7 +32,7 @@ export interface Policies {
   /** A missed occurrence older than this is skipped. */
   readonly withinMs: number;
   readonly overlap: OverlapPolicy;
-  /** Each occurrence fires up to so much later, by a share that is fixed for it. */
+  /** Each occurrence fires up to this much later, by a share that is fixed for it. */
   readonly jitterMs: number;
 }
 

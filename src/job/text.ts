@@ -37,6 +37,18 @@ export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count} ${count === 1 ? one : many}`;
 }
 
+/** A number of bytes for people: 12345678 is "12.3 MB". */
+export function humanBytes(value: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let left = value;
+  let unit = 0;
+  while (left >= 1_000 && unit < units.length - 1) {
+    left /= 1_000;
+    unit++;
+  }
+  return `${unit === 0 || left >= 100 ? Math.round(left) : Number(left.toFixed(1))} ${units[unit]}`;
+}
+
 /** A word as a shell takes it: quoted only if it must be. */
 export function shellWord(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;

@@ -9,9 +9,9 @@ import { NO_ROOM, type Settlement, type Store } from "../stores/port.ts";
 
 /** How many jobs can wait. */
 export const CELLS = 1_024;
-/** A job that was claimed ahead and has not started after so long is released. */
+/** A job that was claimed ahead and has not started after this long is released. */
 export const MAX_WAIT_MS = 250;
-/** The loop had its chance: what waits for so long waits behind a loop that is blocked. */
+/** The loop had its chance: what waits for this long waits behind a loop that is blocked. */
 export const BLOCKED_WAIT_MS = 2 * MAX_WAIT_MS;
 
 /** The lower bit of a cell's state: whether a job waits in it. The rest counts its uses, so that a late release never hits the next job of the cell. */

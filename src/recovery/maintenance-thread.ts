@@ -6,7 +6,13 @@ import { idSource } from "../job/enqueue.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
-import { systemClock, systemRandom as random } from "../platform/clock.ts";
+import {
+  newSharedTimes,
+  type SharedTimes,
+  sharedTimes,
+  systemClock,
+  systemRandom as random,
+} from "../platform/clock.ts";
 import { checkProcess } from "../platform/identity.ts";
 import { hostNeighbours } from "../platform/neighbours.ts";
 import type { MaintenanceHandle, MaintenanceListener } from "../stores/backend.ts";
@@ -49,8 +55,8 @@ export async function startMaintenanceThread<Own>(
   const times = sharedTimes(shared);
   const data: MaintenanceData<Own> = { options, own, shared };
   let stopping = false;
-  host.beatsAt?.(() => times.beatAt());
-  host.contact?.(() => times.inContact());
+  host.beatsAt?.(times.beatAt);
+  host.contact?.(times.inContact);
   let current = spawn();
   await current.ready;
   times.setLoopAt(clock.mono());
@@ -137,7 +143,7 @@ export async function startMaintenanceThread<Own>(
   }
 }
 
-// The messages between the main thread and the maintenance thread, and the timestamps they share without messages.
+// The messages between the main thread and the maintenance thread.
 
 interface MaintenanceData<Own> {
   readonly options: MaintenanceOptions;
@@ -159,48 +165,11 @@ type FromMaintenance =
   /** Whether this process polls for all. */
   | { readonly type: "elected"; readonly is: boolean };
 
-/**
- * In ms: when the main loop last ran and when the last heartbeat was accepted (monotonic), and the offset of the
- * store's clock from the monotonic clock.
- */
-interface SharedTimes {
-  loopAt(): number;
-  setLoopAt(mono: number): void;
-  beatAt(): number | null;
-  setBeatAt(mono: number): void;
-  /** Null: not reported yet. */
-  storeOffset(): number | null;
-  setStoreOffset(ms: number): void;
-  /** Whether the session that proves this worker alive is connected. */
-  inContact(): boolean;
-  setInContact(there: boolean): void;
-}
-
-export function newSharedTimes(): SharedArrayBuffer {
-  return new SharedArrayBuffer(32);
-}
-
-export function sharedTimes(shared: SharedArrayBuffer): SharedTimes {
-  const cells = new BigInt64Array(shared);
-  const read = (cell: number): number => Number(Atomics.load(cells, cell)) / 1_000;
-  const write = (cell: number, mono: number): void => void Atomics.store(cells, cell, BigInt(Math.round(mono * 1_000)));
-  return {
-    loopAt: () => read(0),
-    setLoopAt: (mono) => write(0, mono),
-    beatAt: () => read(1) || null,
-    setBeatAt: (mono) => write(1, mono),
-    storeOffset: () => read(2) || null,
-    setStoreOffset: (ms) => write(2, ms),
-    inContact: () => Atomics.load(cells, 3) === 0n,
-    setInContact: (there) => void Atomics.store(cells, 3, there ? 0n : 1n),
-  };
-}
-
 // The thread's side: its own connection, its own timers, no user code. It sends heartbeats, watches, recovers and
 // purges while the main loop works. It kills the process if a handler blocks the loop beyond deadline and grace.
 
 /** What a store opens for its maintenance. */
-interface Kept {
+interface OpenedForMaintenance {
   readonly store: Store;
   readonly liveness: Liveness;
   /** The store's clock, if it differs from this machine's. */
@@ -225,14 +194,14 @@ interface ThreadTools {
  * Runs the maintenance in this thread until the main thread stops it. A failure to start becomes the thread's error,
  * and the main thread tries again.
  */
-export function maintainInThread<Own>(open: (own: Own, tools: ThreadTools) => Promise<Kept>): void {
-  void keep(parentPort!, workerData as MaintenanceData<Own>, open);
+export function maintainInThread<Own>(open: (own: Own, tools: ThreadTools) => Promise<OpenedForMaintenance>): void {
+  void maintain(parentPort!, workerData as MaintenanceData<Own>, open);
 }
 
-async function keep<Own>(
+async function maintain<Own>(
   port: MessagePort,
   { options, own, shared }: MaintenanceData<Own>,
-  open: (own: Own, tools: ThreadTools) => Promise<Kept>,
+  open: (own: Own, tools: ThreadTools) => Promise<OpenedForMaintenance>,
 ): Promise<void> {
   const times = sharedTimes(shared);
   const say = (message: FromMaintenance): void => port.postMessage(message);

@@ -82,7 +82,7 @@ const LOCKED_AGAIN_MS = 500;
  * next probe decides.
  */
 const HINTED_MS = [0, 2, 5, 10, 20, 40, 80];
-/** Those further back in the ring leave the recovery to those before them for so long each: together they would only wait for each other. */
+/** Those further back in the ring leave the recovery to those before them for this long each: together they would only wait for each other. */
 const HINTED_APART_MS = 15;
 /** How soon the end of a batch or a collection is found if the process that settled its last block, or kept its last part, died before it checked. */
 export const BATCHES_MS = 1_000;
@@ -101,7 +101,7 @@ const QUIET_MS = 120_000;
 /** Other workers wait this much longer than the owner before they fence out an overdue job. */
 const EXPIRE_MARGIN_MS = 2_000;
 /**
- * Where one process checks all workers it also sweeps for all, and each of the others only once in so many sweeps, because that process may be unable to.
+ * Where one process checks all workers it also sweeps for all, and each of the others only once in this many sweeps, because that process may be unable to.
  * A sweep on PostgreSQL is twenty statements.
  */
 const FOLLOWERS_SWEEP = 30;

@@ -11,9 +11,9 @@ export interface RetentionTimes {
 }
 
 const PURGE_BATCH = 500;
-/** At most this many batches in one sweep, so that a sweep ends; the next one continues, at once. */
+/** At most this many batches of PURGE_BATCH in one sweep, so that a sweep ends; the next one continues, at once. */
 const PURGE_BATCHES = 200;
-/** From one batch to the next, at least: 12,500 jobs a second, however many are old. A steady pace leaves the store to the workers; without it 100,000 went in a burst every minute. */
+/** From one batch of PURGE_BATCH to the next, at least, and in proportion for a store with larger ones: 12,500 jobs a second, however many are old. A steady pace leaves the store to the workers; without it 100,000 went in a burst every minute. */
 const PURGE_PERIOD_MS = 40;
 /**
  * Longer than a process waits between two tries for the write lock of a SQLite file, so that every process gets its
@@ -37,14 +37,16 @@ export async function purgeOld(
   goOn: () => boolean = () => true,
 ): Promise<Purged> {
   const purged = { jobs: 0, incidents: 0, refused: null as Purged["refused"], more: false };
+  const limit = store.purgesAtOnce ?? PURGE_BATCH;
+  const periodMs = (PURGE_PERIOD_MS * limit) / PURGE_BATCH;
   let sinceMono = 0;
-  for (let batch = 0; batch < PURGE_BATCHES && goOn(); batch++) {
-    if (batch > 0) await pause(clock, Math.max(PURGE_PAUSE_MS, sinceMono + PURGE_PERIOD_MS - clock.mono()));
+  for (let batch = 0; batch * limit < PURGE_BATCHES * PURGE_BATCH && goOn(); batch++) {
+    if (batch > 0) await pause(clock, Math.max(PURGE_PAUSE_MS, sinceMono + periodMs - clock.mono()));
     sinceMono = clock.mono();
     const gone = await store.purge({
       finishedOlderThanMs: times.finishedMs,
       incidentsOlderThanMs: times.incidentsMs,
-      limit: PURGE_BATCH,
+      limit,
     });
     purged.jobs += gone.jobs;
     purged.incidents += gone.incidents;

@@ -23,10 +23,13 @@ export class Connections {
   readonly #agents = new Map<string, Promise<Undici.Dispatcher>>();
   readonly #known = new WeakMap<ConnectionSettings, Promise<Undici.Dispatcher>>();
   #made = new WeakMap<ConnectionSettings, Undici.Dispatcher>();
+  readonly #opening: () => void;
 
-  constructor(resolver: Resolver, secrets: Secrets) {
+  /** `opening` is called for each connection that is opened, unless each request has its own. */
+  constructor(resolver: Resolver, secrets: Secrets, opening: () => void = () => {}) {
     this.#resolver = resolver;
     this.#secrets = secrets;
+    this.#opening = opening;
   }
 
   /** The dispatcher for these settings, if it is there already. */
@@ -55,6 +58,11 @@ export class Connections {
     );
     this.#known.set(settings, agent);
     return agent;
+  }
+
+  /** Makes it before the first request needs it, unless secrets have to be asked for. What fails here fails the request that needs it. */
+  prepare(settings: ConnectionSettings): void {
+    if (settings.cert === null && settings.key === null) this.of(settings).catch(() => {});
   }
 
   async close(): Promise<void> {
@@ -88,7 +96,7 @@ export class Connections {
 
   #connector(
     { buildConnector }: typeof Undici,
-    { addresses: rule, connectMs, http2, localAddress }: ConnectionSettings,
+    { addresses: rule, connectMs, http2, fresh, localAddress }: ConnectionSettings,
     secureContext: SecureContext,
   ): Undici.buildConnector.connector {
     const addresses = new Addresses(rule);
@@ -109,6 +117,7 @@ export class Connections {
       ...(localAddress !== null && { localAddress }),
     });
     return (options, done) => {
+      if (!fresh) this.#opening();
       const host = options.hostname.replace(/^\[|\]$/g, "");
       if (isIP(host) !== 0 && !addresses.allows(host, host)) return done(addressRefused(host, host), null);
       connect(options, (error, socket) => {

@@ -132,7 +132,7 @@ export interface RequestSettings {
   readonly ifUnknown: IfUnknown;
   readonly response: "text" | "json" | "bytes" | "ignore" | StandardSchemaV1;
   readonly maxResponse: number;
-  /** Larger answers go to a blob, up to so many bytes; null: they are an error. */
+  /** Larger answers go to a blob, up to this many bytes; null: they are an error. */
   readonly blobMax: number | null;
   readonly ok: (status: number) => boolean;
   readonly timeouts: Timeouts;
@@ -182,6 +182,7 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
   /** The kinds of its callbacks, each a job of its own. */
   readonly callbacks: CallbackKinds;
 
+  /** @internal */
   constructor(
     kind: KindSettings,
     schema: StandardSchemaV1<In, Out> | null,

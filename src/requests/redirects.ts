@@ -24,13 +24,15 @@ const KEPT_ACROSS_ORIGINS = [
 /** The next hop; the end, if it must not be followed; null: the answer is not a redirect, or the kind takes it as it is. */
 export function nextHop(
   { request, redirects }: Hop,
-  { status, headers }: Answer,
+  answer: Answer,
   settings: Pick<RequestSettings, "redirects" | "ok" | "protocols" | "connection">,
   kind: string,
 ): Hop | NoAnswer | null {
   const { max, sameOrigin } = settings.redirects;
-  const location = headers["location"];
-  if (max === 0 || !STATUSES.includes(status) || location === undefined || settings.ok(status)) return null;
+  const { status } = answer;
+  if (max === 0 || !STATUSES.includes(status) || settings.ok(status)) return null;
+  const location = answer.headers["location"];
+  if (location === undefined) return null;
   const stop = (message: string): NoAnswer => ({ is: "none", sent: true, fault: "refused", message, status });
   if (redirects >= max) return stop(`it was redirected more than ${max} times`);
   let url: URL;

@@ -69,8 +69,15 @@ export class OneRequest {
   // ---- an accepted answer
 
   responded({ end, redirects, sentAt, durationMs }: Ended, { body, blob }: Answered): EndsWith {
-    const { status, headers, wireBytes: bytes } = end as Answer;
-    return this.#respond({ status, headers, body, blob, sentAt, durationMs, redirects }, { status, bytes, durationMs });
+    const { status, wireBytes: bytes } = end as Answer;
+    const result = { status, bytes, durationMs };
+    if (this.contract.callbacks.response.handler === null) return this.#succeeded(result);
+    const { headers } = end as Answer;
+    return this.#respond({ status, headers, body, blob, sentAt, durationMs, redirects }, result);
+  }
+
+  #succeeded(result: RequestResult): EndsWith {
+    return new EndsWith(transitions.succeed(this.#view, JSON.stringify(result)));
   }
 
   #respond(
@@ -85,9 +92,9 @@ export class OneRequest {
     },
     result: RequestResult,
   ): EndsWith {
-    const change = transitions.succeed(this.#view, JSON.stringify(result));
-    if (this.contract.callbacks.response.handler === null) return new EndsWith(change);
+    if (this.contract.callbacks.response.handler === null) return this.#succeeded(result);
     try {
+      const change = transitions.succeed(this.#view, JSON.stringify(result));
       return new EndsWith({ ...change, follow: [this.#draft("response", { ...given, ...this.#common })] });
     } catch (thrown) {
       return this.failed("too-large", thrown as Error, true, given.status);

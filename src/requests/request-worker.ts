@@ -11,8 +11,8 @@ import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
 import type { RequestAttempt } from "../worker/run.ts";
 import { type Answered, answeredBy, cameOf, shownBody, textOf } from "./answered.ts";
 import type { BlobBody, ResponseBlobs } from "./body.ts";
-import { Connections } from "./connections.ts";
-import type { AnyRequest, RequestSettings } from "./contract.ts";
+import { Connections, type Dispatcher } from "./connections.ts";
+import type { AnyRequest, ConnectionSettings, RequestSettings } from "./contract.ts";
 import { assertDescriptors } from "./descriptors.ts";
 import { KeyHealth } from "./key-health.ts";
 import { decide } from "./outcome.ts";
@@ -23,7 +23,7 @@ import { type Ended, OneRequest, type RequestEndDeps } from "./request-end.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets, type SecretSource } from "./secrets.ts";
 import { Sender } from "./sender.ts";
-import type { Answer, SendOptions, Wire } from "./wire.ts";
+import type { Answer, NoAnswer, SendOptions, Wire } from "./wire.ts";
 
 /** How the attempt before ended if its job had ended with it. */
 const RETRIED: readonly (Outcome | null)[] = ["failed", "succeeded", "cancelled"];
@@ -39,6 +39,14 @@ export interface RequestWorkerDeps extends RequestEndDeps {
   readonly dnsServers?: readonly string[];
 }
 
+/** All hops of one sending. */
+interface Trip {
+  readonly options: SendOptions;
+  readonly startMono: number;
+  readonly deadlineMono: number;
+  readonly sentAt: number;
+}
+
 export class RequestWorker {
   readonly #deps: RequestWorkerDeps;
   readonly #secrets: Secrets;
@@ -52,9 +60,10 @@ export class RequestWorker {
     this.#deps = deps;
     const mono = (): number => deps.clock.mono();
     this.#secrets = new Secrets(deps.secrets, mono);
-    this.#connections = new Connections(new Resolver(mono, deps.dnsServers), this.#secrets);
+    this.#pacer = new Pacer((task) => deps.clock.soon(task), mono);
+    const opening = (): void => this.#pacer.opened();
+    this.#connections = new Connections(new Resolver(mono, deps.dnsServers), this.#secrets, opening);
     this.#sender = new Sender(mono);
-    this.#pacer = new Pacer((task) => deps.clock.soon(task));
     this.#health = new KeyHealth(deps);
   }
 
@@ -87,8 +96,15 @@ export class RequestWorker {
       parse: null,
       handler: (input: never, run) => this.#run(contract, input, run as RequestAttempt),
       keysOf: contract.keysOf,
+      isOpening: () => this.#pacer.isBehind,
       delayMs: contract.backoff,
     };
+  }
+
+  /** Loads what these kinds send with, so that the first request after a death elsewhere does not wait for it. */
+  prepare(contracts: Iterable<AnyRequest>): void {
+    if (this.#deps.wire) return;
+    for (const { request } of contracts) this.#connections.prepare(request.connection);
   }
 
   /** Throws if so many in flight are more than this process may have. */
@@ -148,15 +164,30 @@ export class RequestWorker {
       const rendering = this.#rendered(contract, input.value, attempt);
       const request = rendering instanceof Promise ? await rendering : rendering;
       const key = this.#keyOf(contract, stored);
+      const dispatching = this.#dispatcher(contract);
+      const dispatcher = dispatching instanceof Promise ? await dispatching : dispatching;
       const turn = this.#pacer.turn();
       if (turn) await turn;
+      if (opensItsOwn(contract.request.connection)) this.#pacer.opened();
       if (attempt.abortedBy !== undefined) return await one.interrupted(attempt.abortedBy, false);
       if (ifUnknown !== "resend") {
         await this.#mark(attempt, ifUnknown, request);
         marked = true;
       }
-      const settling = this.#settle(one, await this.#send(contract, { request, redirects: 0 }, attempt), marked, key);
-      return settling instanceof Promise ? await settling : settling;
+      if (isAfterDeath(attempt)) this.#reportAgain(one, request);
+      const trip = this.#begin(contract, attempt);
+      // Redirects are followed as far as the kind allows.
+      for (let hop: Hop = { request, redirects: 0 }; ;) {
+        const end = await this.#send(dispatcher, hop, trip, attempt).ended;
+        attempt.underWay = null;
+        const next = end.is === "answer" ? nextHop(hop, end, contract.request, contract.name) : null;
+        if (next !== null && "request" in next) {
+          hop = next;
+          continue;
+        }
+        const settling = this.#settle(one, this.#ended(next ?? end, hop, trip), marked, key);
+        return settling instanceof Promise ? await settling : settling;
+      }
     } catch (thrown) {
       // Before it was sent: `send`, a secret or the store failed.
       if (marked) throw thrown;
@@ -172,10 +203,11 @@ export class RequestWorker {
   }
 
   #rendered(contract: AnyRequest, input: never, attempt: RequestAttempt): Rendered | Promise<Rendered> {
-    const { name: kind } = contract;
-    const sentAt = this.#deps.clock.now();
-    const origin = { kind, jobId: attempt.id, attempt: attempt.attempt, key: () => attempt.key("request"), sentAt };
-    return render(contract.send(input), contract.request, this.#secrets, origin);
+    const { request, name: kind } = contract;
+    const { id: jobId, attempt: number } = attempt;
+    const key = request.idempotency === null ? null : attempt.key("request");
+    const origin = { kind, jobId, attempt: number, key, sentAt: this.#deps.clock.now() };
+    return render(contract.send(input), request, this.#secrets, origin);
   }
 
   /** Makes durable that this attempt may have been sent, before the first byte goes. */
@@ -188,36 +220,32 @@ export class RequestWorker {
     await attempt.step(sentMark(policy, attempt.attempt), () => ({ at, print, key: request.idempotencyKey }));
   }
 
-  /** Sends it, and follows redirects as far as the kind allows. */
-  async #send({ request: settings, name }: AnyRequest, first: Hop, attempt: RequestAttempt): Promise<Ended> {
-    const { clock, wire } = this.#deps;
-    const { connection } = settings;
+  #begin({ request: settings }: AnyRequest, attempt: RequestAttempt): Trip {
+    const { clock } = this.#deps;
     const startMono = clock.mono();
-    const sentAt = clock.now();
     const deadlineMono = startMono + settings.timeouts.totalMs;
-    const options = this.#options(settings, attempt);
-    const dispatcher = wire ? null : (this.#connections.made(connection) ?? (await this.#connections.of(connection)));
-    let hop = first;
-    for (;;) {
-      const sending = wire
-        ? wire(hop, options, deadlineMono)
-        : this.#sender.send(dispatcher!, hop.request, options, deadlineMono);
-      // Not a function: its context, and with it the request, stayed until the next full collection.
-      attempt.underWay = sending;
-      if (attempt.abortedBy !== undefined) sending.abort("aborted", attempt.abortedBy);
-      const end = await sending.ended;
-      attempt.underWay = null;
-      const next = end.is === "answer" ? nextHop(hop, end, settings, name) : null;
-      if (next === null || !("request" in next))
-        return {
-          end: next ?? end,
-          redirects: hop.redirects,
-          request: hop.request,
-          sentAt,
-          durationMs: Math.round(clock.mono() - startMono),
-        };
-      hop = next;
-    }
+    return { options: this.#options(settings, attempt), startMono, deadlineMono, sentAt: clock.now() };
+  }
+
+  /** Null: what stands in for the network needs none. */
+  #dispatcher({ request: { connection } }: AnyRequest): Dispatcher | null | Promise<Dispatcher> {
+    return this.#deps.wire ? null : (this.#connections.made(connection) ?? this.#connections.of(connection));
+  }
+
+  #send(dispatcher: Dispatcher | null, hop: Hop, trip: Trip, attempt: RequestAttempt): ReturnType<Wire> {
+    const { options, deadlineMono } = trip;
+    const sending =
+      dispatcher === null
+        ? this.#deps.wire!(hop, options, deadlineMono)
+        : this.#sender.send(dispatcher, hop.request, options, deadlineMono);
+    // Not a function: its context, and with it the request, stayed until the next full collection.
+    attempt.underWay = sending;
+    if (attempt.abortedBy !== undefined) sending.abort("aborted", attempt.abortedBy);
+    return sending;
+  }
+
+  #ended(end: Answer | NoAnswer, { request, redirects }: Hop, { startMono, sentAt }: Trip): Ended {
+    return { end, redirects, request, sentAt, durationMs: Math.round(this.#deps.clock.mono() - startMono) };
   }
 
   /** The options are those of the kind, and the same object for all its requests, unless large answers go to blobs of their own. */
@@ -280,6 +308,11 @@ export class RequestWorker {
     }
   }
 
+  #reportAgain({ contract, attempt }: OneRequest, { url: { host } }: Rendered): void {
+    const { id: jobId, attempt: number } = attempt;
+    this.#deps.events.emit("request.sentAgain", { jobId, kind: contract.name, attempt: number, host });
+  }
+
   #report({ contract, attempt }: OneRequest, { end, request, durationMs }: Ended): void {
     const { events } = this.#deps;
     if (!events.has("request.ended")) return;
@@ -300,6 +333,15 @@ export class RequestWorker {
       ? null
       : (keysOf?.(stored as never).find(({ limit }) => limit === request.limit) ?? null);
   }
+}
+
+function isAfterDeath({ job: { lastOutcome } }: RequestAttempt): boolean {
+  return lastOutcome === "crashed" || lastOutcome === "lost";
+}
+
+/** Whether each request opens a connection: always, or as far as is known here, because undici connects to the proxy itself. */
+function opensItsOwn({ fresh, proxy }: ConnectionSettings): boolean {
+  return fresh || proxy !== null;
 }
 
 function blobKey(attempt: RequestAttempt): string {

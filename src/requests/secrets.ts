@@ -8,6 +8,7 @@ export class Secret {
   readonly name: string;
   readonly #prefix: string;
 
+  /** @internal */
   constructor(name: string, prefix: string) {
     this.name = name;
     this.#prefix = prefix;

@@ -11,6 +11,7 @@ const TICK_MS = 100;
 const EMPTY = Buffer.alloc(0);
 /** Of a sending that has kept nothing: thousands wait for an answer without an array of their own. Never pushed to. */
 const NO_CHUNKS: Buffer[] = [];
+const RESET = { reset: true } as const;
 /** More informational answers than this are an attack. */
 const MAX_INFORMATIONAL = 20;
 
@@ -38,9 +39,22 @@ class UnderWay {
   }
 }
 
+/** Where a request goes, as undici wants it. Made of a URL it costs more than all else in this file. */
+interface Place {
+  readonly url: URL | null;
+  readonly origin: string;
+  readonly path: string;
+}
+
+function placeOf(url: URL): Place {
+  return { url, origin: url.origin, path: url.pathname + url.search };
+}
+
 export class Sender {
   readonly #underWay = new UnderWay();
   readonly #mono: () => number;
+  /** Of the latest request: the next one often goes to the same place. */
+  #place: Place = { url: null, origin: "", path: "" };
   #timer: NodeJS.Timeout | undefined;
 
   constructor(mono: () => number) {
@@ -54,7 +68,8 @@ export class Sender {
   send(dispatcher: Dispatcher, request: Rendered, options: SendOptions, deadlineMono: number): Sending {
     const sending = new Sending(options, deadlineMono, this.#underWay);
     this.#timer ??= setInterval(() => this.#tick(), TICK_MS);
-    sending.start(dispatcher, request);
+    if (this.#place.url !== request.url) this.#place = placeOf(request.url);
+    sending.start(dispatcher, request, this.#place);
     return sending;
   }
 
@@ -80,7 +95,7 @@ export class Sending implements Dispatcher.DispatchHandler {
   #sent = false;
   #informational = 0;
   #status: number | null = null;
-  #headers: Record<string, string> = {};
+  #headers: Headers = NO_HEADERS;
   #chunks: Buffer[] = NO_CHUNKS;
   #bytes = 0;
   #upload: BlobUpload | undefined;
@@ -93,19 +108,19 @@ export class Sending implements Dispatcher.DispatchHandler {
     this.ended = new Promise((resolve) => (this.#resolve = resolve));
   }
 
-  start(dispatcher: Dispatcher, { url, method, headers, body }: Rendered): void {
+  start(dispatcher: Dispatcher, { method, headers, body }: Rendered, { origin, path }: Place): void {
     const { timeouts, fresh } = this.#options;
     try {
       dispatcher.dispatch(
         {
-          origin: url.origin,
-          path: url.pathname + url.search,
-          method: method,
+          origin,
+          path,
+          method,
           headers: headers as Record<string, string>,
           body,
           headersTimeout: timeouts.headersMs,
           bodyTimeout: timeouts.bodyMs,
-          ...(fresh && { reset: true }),
+          ...(fresh && RESET),
         },
         this,
       );
@@ -130,11 +145,7 @@ export class Sending implements Dispatcher.DispatchHandler {
     this.#sent = true;
   }
 
-  onResponseStart(
-    controller: Dispatcher.DispatchController,
-    status: number,
-    headers: Readonly<Record<string, string | string[] | undefined>>,
-  ): void {
+  onResponseStart(controller: Dispatcher.DispatchController, status: number, headers: Headers): void {
     if (this.#hasEnded) return;
     if (status < 200) {
       if (++this.#informational > MAX_INFORMATIONAL)
@@ -142,11 +153,7 @@ export class Sending implements Dispatcher.DispatchHandler {
       return;
     }
     this.#status = status;
-    for (const name in headers) {
-      const value = headers[name];
-      if (value !== undefined && name !== "set-cookie")
-        this.#headers[name] = Array.isArray(value) ? value.join(", ") : value;
-    }
+    this.#headers = headers;
     const length = Number(headers["content-length"] ?? 0);
     if (length > this.#limit && !this.#options.ignoreBody)
       this.#stop(controller, "too-large", `the answer has ${length} bytes, at most ${this.#limit} are taken`);
@@ -170,7 +177,7 @@ export class Sending implements Dispatcher.DispatchHandler {
       this.#upload = new BlobUpload(
         blobs.store,
         blobs.key,
-        codingOf(this.#headers["content-encoding"]),
+        codingOf(header(this.#headers, "content-encoding")),
         blobs.max,
         () => controller.resume(),
       );
@@ -220,7 +227,7 @@ export class Sending implements Dispatcher.DispatchHandler {
   }
 
   #answered(body: Buffer | BlobBody): void {
-    this.#end({ is: "answer", status: this.#status!, headers: this.#headers, body, wireBytes: this.#bytes });
+    this.#end(new Answered(this.#status!, this.#headers, body, this.#bytes));
   }
 
   /** What came, as it came. */
@@ -233,7 +240,7 @@ export class Sending implements Dispatcher.DispatchHandler {
   async #whole(): Promise<Buffer> {
     const data = this.#taken();
     if (this.#options.ignoreBody) return EMPTY;
-    return decoded(data, codingOf(this.#headers["content-encoding"]), this.#options.maxResponse);
+    return decoded(data, codingOf(header(this.#headers, "content-encoding")), this.#options.maxResponse);
   }
 
   #uploaded(): Promise<BlobBody> {
@@ -257,6 +264,43 @@ export class Sending implements Dispatcher.DispatchHandler {
     this.#chunks = NO_CHUNKS;
     this.#underWay.remove(this.#slot);
     this.#resolve(end);
+  }
+}
+
+/** Headers as undici has them: those that come several times are lists. */
+type Headers = Readonly<Record<string, string | string[] | undefined>>;
+
+const NO_HEADERS: Headers = {};
+
+function header(headers: Headers, name: string): string | undefined {
+  const value = headers[name];
+  return Array.isArray(value) ? value.join(", ") : value;
+}
+
+/** The headers of most answers are never read, so they are copied when they are. */
+class Answered implements Answer {
+  readonly is = "answer";
+  readonly status: number;
+  readonly body: Buffer | BlobBody;
+  readonly wireBytes: number;
+  readonly #given: Headers;
+  #headers: Record<string, string> | undefined;
+
+  constructor(status: number, headers: Headers, body: Buffer | BlobBody, wireBytes: number) {
+    this.status = status;
+    this.#given = headers;
+    this.body = body;
+    this.wireBytes = wireBytes;
+  }
+
+  get headers(): Readonly<Record<string, string>> {
+    if (this.#headers) return this.#headers;
+    const copied: Record<string, string> = {};
+    for (const name in this.#given) {
+      const value = header(this.#given, name);
+      if (value !== undefined && name !== "set-cookie") copied[name] = value;
+    }
+    return (this.#headers = copied);
   }
 }
 

@@ -46,7 +46,7 @@ const PERIODS: Calendar = {
 };
 
 /** A pattern, and the two instants between which it has no occurrence, as they were computed last. */
-interface Parsed {
+interface PatternCache {
   readonly pattern: Pattern;
   from: number;
   /** Null: none follows. */
@@ -55,7 +55,7 @@ interface Parsed {
 
 class Patterns implements Calendar {
   readonly #Cron: Croner;
-  readonly #parsed = new Map<string, Parsed>();
+  readonly #parsed = new Map<string, PatternCache>();
 
   constructor(cron: Croner) {
     this.#Cron = cron;
@@ -93,7 +93,7 @@ class Patterns implements Calendar {
     if (first === null) throw refuse(`has ${JSON.stringify(cron)}, which never occurs`, "Check the day and the month.");
   }
 
-  #pattern({ cron, zone }: { readonly cron: string; readonly zone: string }): Parsed {
+  #pattern({ cron, zone }: { readonly cron: string; readonly zone: string }): PatternCache {
     const name = `${zone} ${cron}`;
     let parsed = this.#parsed.get(name);
     if (parsed === undefined) {

@@ -36,7 +36,7 @@ export interface ScheduleOptions<In = Json> {
   readonly zone?: string;
   /** A fixed distance between occurrences, from "1s" to "3650d", counted from the start of 1970 in UTC: "1h" is at every full hour. Either this or `cron`. */
   readonly every?: Duration;
-  /** Moves the occurrences of `every` by so much, less than `every`. Default "0s". */
+  /** Moves the occurrences of `every` by this much, less than `every`. Default "0s". */
   readonly offset?: Duration;
   /** The input of each job. A function, of declared schedules only, gets the occurrence; workers whose program has it fire the schedule. Default: null. */
   readonly input?: In | ((planned: PlannedFor) => In);
@@ -46,7 +46,7 @@ export interface ScheduleOptions<In = Json> {
   readonly within?: Duration;
   /** While the job before has not ended: "skip" the occurrence, "queue" it after that job, or "allow" both at once. Default "skip". */
   readonly overlap?: OverlapPolicy;
-  /** Each occurrence fires up to so much later, by a share of its own, so that many schedules do not fire at once. Default "0s"; at most "1d". */
+  /** Each occurrence fires up to this much later, so that many schedules do not fire at once. Every process computes the same delay for an occurrence. Default "0s"; at most "1d". */
   readonly jitter?: Duration;
   /** The priority of its jobs. Default 0, from -1000 to 1000. */
   readonly priority?: number;
@@ -80,6 +80,7 @@ export class ScheduleDeclaration {
   readonly options: ScheduleOptions<never>;
   readonly #inputOf: ScheduledTarget["inputOf"];
 
+  /** @internal */
   constructor(name: string, scheduled: AnyContract | Schedulable, options: ScheduleOptions<never>) {
     this.name = name;
     const { contract, inputOf } = targetOf(scheduled);

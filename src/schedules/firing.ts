@@ -23,7 +23,7 @@ const MAX_READ = 64_000;
 const AFTER_FAILURE_MS = 1_000;
 /** How often it is checked that what this program declares is what is stored, for the time in which two versions run side by side. */
 const DECLARE_AGAIN_MS = 60_000;
-/** What was reported is remembered up to so much; beyond it, it is reported again. */
+/** What was reported is remembered up to this much; beyond it, it is reported again. */
 const MAX_REPORTED = 10_000;
 /** Tries to write a row that others change at the same time. */
 const MAX_TRIES = 20;
@@ -44,7 +44,7 @@ export interface FiringDeps {
 }
 
 /** The shortest time between two reads of what is due that wake-ups cause. */
-const RING_MS = 250;
+const WOKEN_MS = 250;
 
 export class ScheduleFiring {
   readonly #deps: FiringDeps;
@@ -53,7 +53,7 @@ export class ScheduleFiring {
   #timer: CallOff | undefined;
   #unlisten: (() => void) | undefined;
   #pass: Promise<void> | undefined;
-  #isRung = false;
+  #isWoken = false;
   /** Null until the first pass. */
   #isAnyKnown: boolean | null = null;
   #passedAtMono = Number.NEGATIVE_INFINITY;
@@ -99,11 +99,11 @@ export class ScheduleFiring {
     }
     if (moved > 0) return 0;
     // Others have fired them, or this process can't: they must not be asked for again at once.
-    return read.nextInMs === 0 ? RING_MS : read.nextInMs;
+    return read.nextInMs === 0 ? WOKEN_MS : read.nextInMs;
   }
 
   /** What is due and what to do about it. Those that this process can't fire stay due, and may fill a whole page: others are behind them. */
-  async #due(): Promise<{ readonly read: DueSchedules; readonly firings: readonly Decided[] }> {
+  async #due(): Promise<{ readonly read: DueSchedules; readonly firings: readonly FiringWithDecision[] }> {
     for (let limit = MAX_DUE; ; limit *= 2) {
       const read = await this.#schedules.due(limit);
       if (read.damaged) for (const name of read.damaged) this.#damaged(name);
@@ -112,14 +112,14 @@ export class ScheduleFiring {
     }
   }
 
-  async #decide({ now, due }: DueSchedules): Promise<Decided[]> {
+  async #decide({ now, due }: DueSchedules): Promise<FiringWithDecision[]> {
     const calendar = await calendarFor(due.map(({ row }) => row.timing));
     const previous = due.flatMap(({ row }) => (row.overlap === "skip" && row.lastJob !== null ? [row.lastJob] : []));
     const outcomes = previous.length === 0 ? [] : await this.#deps.store.inspect.outcomes(previous);
     const unfinished = new Set(
       outcomes.filter(({ state }) => state !== "missing" && !isTerminal(state)).map(({ id }) => id),
     );
-    const decided: Decided[] = [];
+    const decided: FiringWithDecision[] = [];
     for (const { row, isKindPaused } of due) {
       const facts = {
         now,
@@ -252,15 +252,15 @@ export class ScheduleFiring {
   #listen(on: boolean): void {
     if (on === (this.#unlisten !== undefined)) return;
     this.#unlisten?.();
-    this.#unlisten = on ? this.#deps.store.onWakeup((what) => what === "wake" && this.#ring()) : undefined;
+    this.#unlisten = on ? this.#deps.store.onWakeup((what) => what === "wake" && this.#woken()) : undefined;
   }
 
-  /** A schedule may have changed. Every enqueue rings, too, so what is due is read for that at most four times a second. */
-  #ring(): void {
-    this.#isRung = true;
+  /** A schedule may have changed. Every enqueue wakes it, too, so what is due is read for that at most four times a second. */
+  #woken(): void {
+    this.#isWoken = true;
     if (this.#pass !== undefined) return;
     const mono = this.#deps.clock.mono();
-    const inMs = Math.max(0, this.#passedAtMono + RING_MS - mono);
+    const inMs = Math.max(0, this.#passedAtMono + WOKEN_MS - mono);
     if (mono + inMs < this.#wakesAtMono) this.#sleep(inMs);
   }
 
@@ -282,13 +282,13 @@ export class ScheduleFiring {
       this.#pass ??= this.#once().finally(() => {
         this.#pass = undefined;
         this.#passedAtMono = clock.mono();
-        if (this.#isRung) this.#ring();
+        if (this.#isWoken) this.#woken();
       });
     });
   }
 
   async #once(): Promise<void> {
-    this.#isRung = false;
+    this.#isWoken = false;
     const { clock, declared, events } = this.#deps;
     let inMs: number | null = null;
     try {
@@ -312,14 +312,14 @@ export class ScheduleFiring {
   }
 }
 
-interface Decided {
+interface FiringWithDecision {
   readonly firing: Firing;
   readonly decision: FiringDecision;
 }
 
 /** As many as one transaction takes. */
-function inGroups(all: readonly Decided[]): Decided[][] {
-  const groups: Decided[][] = [];
+function inGroups(all: readonly FiringWithDecision[]): FiringWithDecision[][] {
+  const groups: FiringWithDecision[][] = [];
   let jobs = Number.POSITIVE_INFINITY;
   for (const one of all) {
     const more = one.firing.jobs.length;

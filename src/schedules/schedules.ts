@@ -83,7 +83,7 @@ export interface SchedulesReview {
 
 /** Options of a schedule's pause. */
 export interface SchedulePauseOptions extends By {
-  /** Until this moment of the store's clock, or for so long. Default: until it is resumed. */
+  /** Until this moment of the store's clock, or for this long. Default: until it is resumed. */
   readonly until?: Date | Duration;
 }
 

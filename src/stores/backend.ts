@@ -12,7 +12,7 @@ export interface StartUpOptions {
   /** Whether the store's integrity is checked before anything trusts its content. */
   readonly integrityCheck: boolean;
   readonly repair: RepairMode;
-  /** How long the check may take. Default 10 s. */
+  /** How long an open waits for the check. Default 1 s. */
   readonly checkLimitMs?: number;
   /** Up to this size the store is checked in this process. Default 8 MB. */
   readonly checkHereBytes?: number;

@@ -37,7 +37,7 @@ import type {
 
 type Engine = Omit<
   Store,
-  keyof Parts | "name" | "bulk" | "bulkAtOnce" | "wakesSurely" | "onWakeup" | "notify" | "close"
+  keyof Parts | "name" | "bulk" | "bulkAtOnce" | "purgesAtOnce" | "wakesSurely" | "onWakeup" | "notify" | "close"
 >;
 /** Some verbs of a store, of its parts too. */
 export type SomeVerbs = Partial<Omit<Store, keyof Parts>> & { readonly [P in keyof Parts]?: Partial<Parts[P]> };
@@ -351,6 +351,7 @@ export function observed<Tx>(store: BareStore<Tx>, how: Observation): Store<Tx> 
     name: store.name,
     ...(store.bulk !== undefined && { bulk: store.bulk }),
     ...(store.bulkAtOnce !== undefined && { bulkAtOnce: store.bulkAtOnce }),
+    ...(store.purgesAtOnce !== undefined && { purgesAtOnce: store.purgesAtOnce }),
     ...(store.wakesSurely && { wakesSurely: true }),
     onWakeup(listener: (what: Wakeup) => void) {
       if (wakeups === undefined) return store.onWakeup?.(listener) ?? (() => {});

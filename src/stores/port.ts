@@ -33,6 +33,9 @@ export interface Store<Tx = unknown> {
   /** How many such calls it takes best at a time; they are carried out in order. Omitted: one. */
   readonly bulkAtOnce?: number;
 
+  /** How many jobs one `purge` deletes best, in a caller's steady pace. Omitted: 500. */
+  readonly purgesAtOnce?: number;
+
   /** True: the write that makes work ready wakes the workers that sleep, so a wake-up is lost only with the connection that would have heard it. */
   readonly wakesSurely?: boolean;
 
@@ -242,7 +245,7 @@ export type AttemptWrite =
   | { readonly type: "heartbeat" }
   /** The jobs get this one as their parent. */
   | { readonly type: "enqueue"; readonly drafts: readonly JobDraft[] }
-  /** Nothing of this key starts for so long. */
+  /** Nothing of this key starts for this long. */
   | { readonly type: "holdOff"; readonly key: JobKey; readonly forMs: number }
   /** Reads the oldest signal of this name and keeps it as a step; without one, and if the wait `hasEnded` by time, keeps null. */
   | { readonly type: "signal"; readonly step: string; readonly name: string; readonly hasEnded: boolean }

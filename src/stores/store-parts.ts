@@ -131,6 +131,8 @@ export interface WorkerSuspects {
 
 export interface StoreHealth {
   readonly ok: boolean;
+  /** What the store is, and then what is worth a glance: "PostgreSQL 17.2", "database app", "3 sessions". */
+  readonly summary: readonly [what: string, ...facts: string[]];
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
@@ -173,7 +175,7 @@ export interface Operating {
   /** Gives one key a limit of its own, in one transaction; null: that of its limit again. */
   setLimit(key: JobKey, own: KeyLimit | null, entry?: AuditEntry): Promise<void>;
 
-  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; what runs goes on. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
+  /** Nothing of this key is claimed after the transaction of this has committed, also what was admitted before; running jobs continue. Null: it may start again. Absent: this store pauses kinds only, and its kinds are not fair. */
   pauseKey?(key: JobKey, pause: KeyPause | null, entry?: AuditEntry): Promise<void>;
 
   /**

@@ -74,6 +74,11 @@ function lineOf(event: EngineEvent): Line | null {
         level: "warn",
         text: `the circuit of ${event.key} (${event.kind}) is open: nothing is sent to it for ${event.pauseMs} ms`,
       };
+    case "request.sentAgain":
+      return {
+        level: "info",
+        text: `request ${event.jobId} (${event.kind}) is sent to ${event.host} by attempt ${event.attempt}: the worker of the one before died or lost contact`,
+      };
     case "request.disabled":
       return {
         level: "warn",

@@ -38,7 +38,7 @@ export interface Audit {
 }
 
 /** Everything that the checks read. */
-interface Found {
+interface AuditInput {
   /** What was enqueued, by id; null: a poison job. */
   readonly promised: ReadonlyMap<string, Transfer | null>;
   readonly jobs: ReadonlyMap<string, JobInfo>;
@@ -50,7 +50,7 @@ interface Found {
   readonly workers: readonly WorkerRow[];
 }
 
-const CHECKS: Readonly<Record<string, (found: Found) => string[]>> = {
+const CHECKS: Readonly<Record<string, (found: AuditInput) => string[]>> = {
   "every job whose enqueue resolved is there": ({ promised, jobs }) =>
     missing(promised, jobs).map((id) => `job ${id} was enqueued and is not in the store`),
   "every job has ended, and nothing is running": ({ jobs }) =>
@@ -139,7 +139,7 @@ export async function audit(
   const accounts = await tables.accounts(engine);
   const incidents = await allIncidents(engine);
   const workers = await engine.workers({ which: "all" });
-  const found: Found = { promised, jobs, details, ledger, accounts, incidents, workers };
+  const found: AuditInput = { promised, jobs, details, ledger, accounts, incidents, workers };
   const inState = (state: JobState): JobInfo[] => [...jobs.values()].filter((job) => job.state === state);
   const refused = details.flatMap(({ history }) => history.filter(({ event }) => event === "write.rejected"));
   const quarantined = inState("quarantined");
@@ -175,15 +175,15 @@ function isEnd(state: JobState): boolean {
   return state !== "queued" && state !== "running";
 }
 
-function missing(promised: Found["promised"], jobs: Found["jobs"]): string[] {
+function missing(promised: AuditInput["promised"], jobs: AuditInput["jobs"]): string[] {
   return [...promised.keys()].filter((id) => !jobs.has(id));
 }
 
-function unfinished(jobs: Found["jobs"]): JobInfo[] {
+function unfinished(jobs: AuditInput["jobs"]): JobInfo[] {
   return [...jobs.values()].filter(({ state }) => !isEnd(state));
 }
 
-function twice(ledger: Found["ledger"]): [string, readonly Movement[]][] {
+function twice(ledger: AuditInput["ledger"]): [string, readonly Movement[]][] {
   return [...ledger].filter(([, rows]) => rows.length > 1);
 }
 
@@ -204,7 +204,7 @@ async function allJobs(engine: Engine): Promise<Map<string, JobInfo>> {
 /** How many jobs are read at once. */
 const AT_ONCE = 20;
 
-async function detailsOf(engine: Engine, jobs: Found["jobs"]): Promise<JobDetails[]> {
+async function detailsOf(engine: Engine, jobs: AuditInput["jobs"]): Promise<JobDetails[]> {
   const eventful = [...jobs.values()].filter(({ attempt, state }) => attempt > 1 || state !== "succeeded");
   const details: JobDetails[] = [];
   for (let from = 0; from < eventful.length; from += AT_ONCE) {

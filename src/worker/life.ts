@@ -6,7 +6,7 @@ import type { RunnableKind } from "../job/contract.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { JobDraft, KindSettings } from "../job/job.ts";
-import { trustedUntil } from "../job/lease.ts";
+import { type Trust, TrustByHeartbeat } from "../job/lease.ts";
 import { type Clock, pause, type Random } from "../job/time.ts";
 import { AheadCells } from "../recovery/ahead-cells.ts";
 import type { ClockReading } from "../recovery/confirmed-time.ts";
@@ -142,7 +142,7 @@ export class WorkerLife implements LoopOwner {
     this.lastBeat = { atMono: sentAtMono, held: 0 };
     this.ended = new Promise((resolve) => (this.#end = resolve));
     this.loop = new Loop(this.#context, this, options, this.#cells);
-    this.#unhear = backend.store.onWakeup((what) => (what === "wake" ? this.loop.ring() : this.loop.pace.proved()));
+    this.#unhear = backend.store.onWakeup(this.loop.heard);
   }
 
   /** Finishes running jobs within the grace, releases the rest at no cost to them, and leaves. */
@@ -280,35 +280,6 @@ export class WorkerLife implements LoopOwner {
   }
 }
 
-/** Trust from the heartbeats that the store accepted. Registering is the first. */
-class TrustByHeartbeat implements Trust {
-  readonly #leaseMs: number;
-  #untilMono: number;
-  /**
-   * Reads the last accepted heartbeat where it can be known before its message arrives (`MaintenanceListener.beatsAt`).
-   */
-  lastBeatMono: () => number | null = () => null;
-  hasContact: () => boolean = () => true;
-
-  constructor(leaseMs: number, registeredMono: number) {
-    this.#leaseMs = leaseMs;
-    this.#untilMono = trustedUntil(registeredMono, leaseMs);
-  }
-
-  get untilMono(): number {
-    const last = this.lastBeatMono();
-    return last === null ? this.#untilMono : Math.max(this.#untilMono, trustedUntil(last, this.#leaseMs));
-  }
-
-  get inContact(): boolean {
-    return this.hasContact();
-  }
-
-  beaten(sentAtMono: number): void {
-    this.#untilMono = Math.max(this.#untilMono, trustedUntil(sentAtMono, this.#leaseMs));
-  }
-}
-
 // How a worker shuts down: it stops claiming, lets running jobs finish, and releases the rest at no cost to them.
 
 /** Handlers are asked to end for the last fifth of the grace, at most this long. */
@@ -356,14 +327,6 @@ export interface WorkerContext {
   /** Makes the `fetch` of an attempt; the engine implements it, because it knows the network. Omitted: there is none. */
   readonly fetchOf?: (attempt: RequestAttempt, options: FetchOptions) => typeof fetch;
   readonly trust: Trust;
-}
-
-/** How far a worker may trust its own state. */
-interface Trust {
-  /** Until when (own monotonic clock) it may trust that it holds its leases. */
-  readonly untilMono: number;
-  /** Whether the session that proves this worker alive is connected. */
-  readonly inContact: boolean;
 }
 
 /**

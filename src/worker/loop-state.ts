@@ -4,27 +4,27 @@ import type { CallOff, Clock } from "../job/time.ts";
 
 /**
  * `idle`: nothing to do until a wake-up.
- * `rung`: idle, but full when a wake-up came; the next tick handles it.
+ * `hinted`: idle, but full when a wake-up came; the next tick handles it.
  * `scheduled`: a turn runs at the end of this event-loop tick.
  * `turning`: a turn is under way.
- * `turningRung`: a turn is under way, and a wake-up came while the worker was full.
+ * `turningHinted`: a turn is under way, and a wake-up came while the worker was full.
  * `turningAgain`: a turn is under way, and another has to follow.
  * `backingOff`: the store failed, and the next try is scheduled.
  * `closed`: final.
  */
 export type LoopState =
   | "idle"
-  | "rung"
+  | "hinted"
   | "scheduled"
   | "turning"
-  | "turningRung"
+  | "turningHinted"
   | "turningAgain"
   | "backingOff"
   | "closed";
 
 /**
  * `wake`: there is something to settle or to claim.
- * `ring`: another process may have made work ready, and there is no room.
+ * `hint`: another process may have made work ready, and there is no room.
  * `tick`: ten times a second while anything is held.
  * `due`: the end of the event-loop tick.
  * `ended`: the turn has ended.
@@ -32,17 +32,17 @@ export type LoopState =
  * `retry`: the next try is due.
  * `close`: the worker ends.
  */
-export type LoopEvent = "wake" | "ring" | "tick" | "due" | "ended" | "failed" | "retry" | "close";
+export type LoopEvent = "wake" | "hint" | "tick" | "due" | "ended" | "failed" | "retry" | "close";
 
 type Row = Readonly<Partial<Record<LoopEvent, LoopState>>>;
 
 /** Events that are not listed change nothing. */
 const NEXT: Readonly<Record<LoopState, Row>> = {
-  idle: { wake: "scheduled", ring: "rung", close: "closed" },
-  rung: { wake: "scheduled", tick: "scheduled", close: "closed" },
+  idle: { wake: "scheduled", hint: "hinted", close: "closed" },
+  hinted: { wake: "scheduled", tick: "scheduled", close: "closed" },
   scheduled: { due: "turning", close: "closed" },
-  turning: { wake: "turningAgain", ring: "turningRung", ended: "idle", failed: "backingOff", close: "closed" },
-  turningRung: { wake: "turningAgain", tick: "turningAgain", ended: "rung", failed: "backingOff", close: "closed" },
+  turning: { wake: "turningAgain", hint: "turningHinted", ended: "idle", failed: "backingOff", close: "closed" },
+  turningHinted: { wake: "turningAgain", tick: "turningAgain", ended: "hinted", failed: "backingOff", close: "closed" },
   turningAgain: { ended: "scheduled", failed: "backingOff", close: "closed" },
   backingOff: { retry: "scheduled", close: "closed" },
   closed: {},
@@ -54,7 +54,7 @@ export function afterEvent(state: LoopState, event: LoopEvent): LoopState {
 
 /** A response from the store is pending: what the store says is held may differ from what is known here. */
 export function isTurning(state: LoopState): boolean {
-  return state === "turning" || state === "turningRung" || state === "turningAgain";
+  return state === "turning" || state === "turningHinted" || state === "turningAgain";
 }
 
 /**
@@ -79,7 +79,7 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
 
 /** How often an idle worker polls that need not. */
 const SELDOM_MS = 10_000;
-/** Without a proof for so long, wake-ups count as lost: the elected process sends one every 8 s (recovery/elected-poll.ts). */
+/** Without a proof for this long, wake-ups count as lost: the elected process sends one every 8 s (recovery/elected-poll.ts). */
 const PROVED_MS = 20_000;
 /** Both, where no wake-up is lost as long as its way is proved. */
 const SURE_MS = 30_000;

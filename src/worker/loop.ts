@@ -8,7 +8,7 @@ import { AheadCells, MAX_WAIT_MS } from "../recovery/ahead-cells.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement } from "../stores/port.ts";
+import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement, Wakeup } from "../stores/port.ts";
 import { Ahead, MAX_AHEAD, mayWait } from "./ahead.ts";
 import type { Attempt } from "./attempt.ts";
 import { type Concurrency, Executor, type ExecutorOwner, Slots, Suspects } from "./executor.ts";
@@ -58,8 +58,10 @@ interface MarkedKinds {
 const MAX_PER_TURN = 500;
 /** For how long jobs are started at a stretch. Then other callbacks have their turn. */
 const STARTS_MS = 10;
-/** One in so many ends is measured. */
+/** One in this many ends is measured. */
 const MEASURED = 8;
+/** How often a worker checks whether what it claimed has begun, before it claims more. */
+const OPENING_MS = 5;
 /** How long the end of a request waits for others to be settled with, at most. */
 const GATHER_MS = 8;
 const MAX_GATHERED = 200;
@@ -98,6 +100,10 @@ export class Loop implements ExecutorOwner {
   #epoch: number | undefined;
   /** The next poll. */
   #timer: CallOff | undefined;
+  /** Kinds whose jobs begin a few at a time. */
+  readonly #opening: ReadonlyMap<string, () => boolean>;
+  /** When it claims more of those; undefined: nothing of them has yet to begin. */
+  #opened: CallOff | undefined;
   /** When what has finished is settled, however little it is; undefined: nothing is gathered. */
   #gathered: CallOff | undefined;
   readonly #whenEmpty: (() => void)[] = [];
@@ -105,6 +111,12 @@ export class Loop implements ExecutorOwner {
   readonly #gather = (): void => {
     this.#gathered = undefined;
     if (this.#finished.length > 0) this.wake();
+  };
+
+  readonly #openMore = (): void => {
+    const isOpening = [...this.#opening.values()].some((one) => one());
+    this.#opened = isOpening ? this.#context.clock.after(OPENING_MS, this.#openMore) : undefined;
+    if (!isOpening) this.wake();
   };
 
   constructor(context: WorkerContext, life: LoopOwner, options: LoopOptions, cells = new AheadCells()) {
@@ -120,6 +132,9 @@ export class Loop implements ExecutorOwner {
     const limited = (kind: string): boolean => perKind.has(kind) || others !== undefined;
     this.#mayWait = new Set(kinds.filter((kind) => mayWait(kind) && !limited(kind.name)).map(({ name }) => name));
     this.#slots = new Slots(options.concurrency, [...context.kinds.keys()]);
+    this.#opening = new Map(
+      [...context.kinds].flatMap(([kind, { isOpening }]) => (isOpening ? [[kind, isOpening]] : [])),
+    );
     this.#executor = new Executor(context, this);
   }
 
@@ -142,13 +157,14 @@ export class Loop implements ExecutorOwner {
   }
 
   /**
-   * Work may be ready, a cancel may have been requested, or the store is reachable again. A full worker does not query
-   * the store for every wake-up.
+   * A wake-up: work may be ready, a cancel may have been requested, or the store is reachable again. A full worker does
+   * not query the store for every one of them.
    */
-  ring(): void {
-    if (this.#state === "backingOff") this.#backoff.signalled();
-    else this.#on(this.#executor.heldCount < this.#total ? "wake" : "ring");
-  }
+  readonly heard = (what: Wakeup): void => {
+    if (what === "proof") this.pace.proved();
+    else if (this.#state === "backingOff") this.#backoff.signalled();
+    else this.#on(this.#executor.heldCount < this.#total ? "wake" : "hint");
+  };
 
   /** Stops claiming; running jobs continue. Resolves when nothing is held and no claim is under way. */
   drain(): Promise<void> {
@@ -181,6 +197,7 @@ export class Loop implements ExecutorOwner {
     this.#onClaims("stop");
     this.#timer?.();
     this.#gathered?.();
+    this.#opened?.();
     this.#backoff.close();
     this.#ahead.takeOut(() => true);
     this.#executor.close();
@@ -390,7 +407,19 @@ export class Loop implements ExecutorOwner {
     const ahead = this.#mayWait.size === 0 ? 0 : Math.min(this.#ahead.room(), MAX_PER_TURN - free.total);
     const room = ahead > 0 ? this.#withAhead(free, running, ending, ahead) : free;
     const suspects = this.#suspects.held(ending);
-    return suspects ? { ...room, suspects } : room;
+    const open = this.#opening.size === 0 ? room : this.#withoutOpening(room);
+    return suspects ? { ...open, suspects } : open;
+  }
+
+  /**
+   * Thousands of requests that are claimed at once keep the loop from sending the first of them. If this process dies, one that was claimed and not sent counts
+   * as one that may have been sent.
+   */
+  #withoutOpening(room: Room): Room {
+    const isOpening = ({ kind }: Room["kinds"][0]): boolean => this.#opening.get(kind)?.() === true;
+    if (!room.kinds.some(isOpening)) return room;
+    this.#opened ??= this.#context.clock.after(OPENING_MS, this.#openMore);
+    return { ...room, kinds: room.kinds.filter((one) => !isOpening(one)) };
   }
 
   /** Kinds are listed whether a slot is free or not: those whose jobs may not wait end what is claimed ahead. */

@@ -57,7 +57,7 @@ export interface Run {
   readonly enqueue: RunEnqueue;
   /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
   readonly enqueueMany: RunEnqueueMany;
-  /** No job of this job's key of the limit starts for so long, for instance because the other side asked for a pause. Nothing is counted; what runs goes on. */
+  /** No job with this job's key of the limit starts for this long, for instance because the other side asked for a pause. No attempt is counted; running jobs continue. */
   holdOff(limit: string, duration: Duration): Promise<void>;
   /** A `fetch` whose calls are steps of this job, named by their order: a later attempt gets the kept answer. For SDKs that take one. Needs the package `undici`. */
   fetch(options: FetchOptions): typeof fetch;

@@ -14,7 +14,7 @@ import { Maintenance } from "../../src/recovery/maintenance.ts";
 import type { Probe } from "../../src/stores/liveness.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { batchDraft, blocksOf } from "../../src/testing/conformance/batch-fixture.ts";
-import { Hand, kind, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { TestWorker, kind, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { type VirtualClock, virtualClock } from "../../src/testing/index.ts";
 import type { BlockAttempt } from "../../src/worker/run.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
@@ -29,7 +29,7 @@ interface Fleet {
   readonly store: Store;
   readonly clock: VirtualClock;
   readonly path: string;
-  readonly worker: (id: string) => Promise<Hand>;
+  readonly worker: (id: string) => Promise<TestWorker>;
   /** The maintenance of this worker, which beats and watches from now on. */
   readonly watch: (id: string) => Promise<Maintenance>;
 }
@@ -53,7 +53,7 @@ async function fleet(t: TestContext): Promise<Fleet> {
     path,
     async worker(id) {
       const { epoch } = await store.register(workerRecord(id, { leaseMs: PRESET.leaseMs }));
-      return new Hand(store, id, epoch);
+      return new TestWorker(store, id, epoch);
     },
     async watch(id) {
       const now = clock.now();
@@ -92,7 +92,7 @@ async function fleet(t: TestContext): Promise<Fleet> {
 }
 
 /** One batch of ten rows, which `dead` holds with the first five marked. */
-async function heldBatch({ store, worker }: Fleet): Promise<Hand> {
+async function heldBatch({ store, worker }: Fleet): Promise<TestWorker> {
   await store.batches!.open(batchDraft("b", { blockRows: 10 }));
   await store.batches!.append("b", 1, blocksOf("b", [10]));
   await store.batches!.seal("b", 1);

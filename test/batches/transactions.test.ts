@@ -50,7 +50,7 @@ interface Tx {
 interface On {
   readonly engine: Engine;
   readonly within: (body: (tx: Tx) => Promise<Submitted> | Submitted, fails?: boolean) => Promise<Submitted>;
-  /** Works until so many batches have ended, and what follows their ends has run. */
+  /** Works until this many batches have ended, and what follows their ends has run. */
   readonly untilEnded: (ends: readonly string[], count: number) => Promise<void>;
 }
 

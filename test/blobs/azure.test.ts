@@ -1,4 +1,4 @@
-// Azure: the port held to its specification on a real server (azurite, a process of its own), and what the adapter says when it refuses.
+// Azure: the port held to its specification on a real server (azurite, a separate process), and what the adapter says when it refuses.
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";

@@ -44,27 +44,29 @@ test("on a full disk a put is refused, leaves nothing, and works again with room
   assert.equal((await blobs.head("k/large"))?.size, 500_000);
 });
 
-test("staged bytes are seen under their key and not before; on a full disk, or with a key that is taken, the put is refused and leaves nothing", async (t) => {
+test("staged bytes are seen under their key and not before; on a full disk, or with a key that is taken, it is refused and leaves nothing", async (t) => {
   const disk = new SmallDisk(t, "3m");
   const folder = join(disk.folder, "blobs");
   const blobs = fileSystem({ folder });
-  const stage = (data: Uint8Array): StagedBlob => (blobs as unknown as StagingBlobs).stage(data);
+  const staging = blobs as unknown as StagingBlobs;
+  const stage = (data: Uint8Array): StagedBlob => staging.stage(data);
   const incoming = (): string[] => readdirSync(join(folder, ".incoming"));
   const large = Buffer.alloc(1_000_000, "x");
   const staged = stage(large);
   await blobs.put("k/other", bytes);
   assert.deepEqual(await keysOf(blobs), ["k/other"]);
-  await staged.put("k/one");
+  await staged.place("k/one");
+  await staging.sync(["k/one"]);
   assert.deepEqual(Buffer.concat(await Array.fromAsync(blobs.get("k/one"))), large);
   assert.equal(statSync(join(folder, "k/one")).mode & 0o777, 0o600);
-  await assert.rejects(stage(bytes).put("k"), says(ErrorCode.keyInvalid));
+  await assert.rejects(stage(bytes).place("k"), says(ErrorCode.keyInvalid));
   assert.deepEqual(incoming(), []);
   disk.fill();
-  await assert.rejects(stage(large).put("k/two"), says(ErrorCode.blobsFull, "Make room"));
+  await assert.rejects(stage(large).place("k/two"), says(ErrorCode.blobsFull, "Make room"));
   assert.deepEqual(incoming(), []);
   assert.deepEqual((await keysOf(blobs)).toSorted(), ["k/one", "k/other"]);
   disk.makeRoom();
-  await stage(bytes).put("k/two");
+  await stage(bytes).place("k/two");
   assert.equal((await blobs.head("k/two"))?.size, bytes.length);
 });
 

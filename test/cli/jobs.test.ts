@@ -190,6 +190,7 @@ test("status has a fixed form, and --check sets the exit code", async (t) => {
     at: "string",
     store: {
       ok: "boolean",
+      summary: ["string"],
       detail: shapeOf((checked.value as { store: { detail: object } }).store.detail),
       blockedBy: "null",
     },

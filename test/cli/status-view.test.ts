@@ -7,6 +7,9 @@ import type { KnownWorker } from "../../src/cli/lookup.ts";
 import type { Pen } from "../../src/cli/terminal.ts";
 import { widthOf } from "../../src/cli/words.ts";
 import type { KindCounts } from "../../src/stores/port.ts";
+import { serverSummary as ofPostgres } from "../../src/stores/postgres/inspect.ts";
+import { serverSummary as ofRedis } from "../../src/stores/redis/inspect.ts";
+import { fileSummary as ofFile } from "../../src/stores/sqlite/inspect.ts";
 
 const NOW = Date.parse("2026-11-15T12:00:00Z");
 const PAPER: Pen = { style: (_, text) => text, columns: 120, isTty: false };
@@ -55,7 +58,8 @@ function aSurvey(given: Partial<Survey> = {}): Survey {
     at: NOW,
     store: {
       ok: true,
-      detail: { path: "/srv/app/outlive.db", journalMode: "wal", durability: "full", bytes: 12_345_678 },
+      summary: ["/srv/app/outlive.db", "12.3 MB", "durability full", "journal wal"],
+      detail: {},
       blockedBy: null,
     },
     kinds: [],
@@ -74,16 +78,16 @@ const text = (survey: Survey, before: Survey | null = null, pen = PAPER, rows?: 
   statusLines(statusOf(survey, before, MAX_AGE), pen, rows).join("\n");
 
 test("the line of the store: where a file is, by its end if the screen is narrow; which server, and what is worth a glance", () => {
-  const line = (detail: Survey["store"]["detail"], pen = screen(80)): string =>
-    text(aSurvey({ store: { ok: true, detail, blockedBy: null } }), null, pen).split("\n")[1]!;
+  const line = (summary: Survey["store"]["summary"], pen = screen(80)): string =>
+    text(aSurvey({ store: { ok: true, summary, detail: {}, blockedBy: null } }), null, pen).split("\n")[1]!;
   const file = {
     path: "/srv/very/long/path/to/the/app/outlive.db",
     bytes: 385_024,
     durability: "full",
     journalMode: "wal",
   };
-  assert.equal(line(file), "store ok  …ong/path/to/the/app/outlive.db  385 kB, durability full, journal wal");
-  assert.equal(line(file).length, 79);
+  assert.equal(line(ofFile(file)), "store ok  …ong/path/to/the/app/outlive.db  385 kB, durability full, journal wal");
+  assert.equal(line(ofFile(file)).length, 79);
   const server = {
     server: "17.2 (Debian 17.2-1)",
     database: "app",
@@ -92,13 +96,14 @@ test("the line of the store: where a file is, by its end if the screen is narrow
     fsync: "on",
     replica: false,
   };
-  assert.equal(line(server), "store ok  PostgreSQL 17.2  database app, schema outlive, 3 sessions");
-  assert.match(line({ ...server, fsync: "off", sessions: 1 }), /schema outlive, 1 session, fsync off$/);
+  assert.equal(line(ofPostgres(server)), "store ok  PostgreSQL 17.2  database app, schema outlive, 3 sessions");
+  assert.match(line(ofPostgres({ ...server, fsync: "off", sessions: 1 })), /schema outlive, 1 session, fsync off$/);
+  assert.match(line(ofPostgres({ ...server, replica: true })), /, a replica$/);
   const redis = { runs: 2, operations: 1_204, redis_version: "7.4.1", aof_enabled: "1", used_memory: "1468006" };
-  assert.equal(line(redis), "store ok  Redis 7.4.1  append-only file, 1.5 MB, 1,204 operations");
+  assert.equal(line(ofRedis(redis)), "store ok  Redis 7.4.1  append-only file, 1.5 MB, 1204 operations");
   const valkey = { runs: 1, operations: 1, redis_version: "7.2.4", valkey_version: "8.1.0", aof_enabled: "0" };
-  assert.equal(line(valkey), "store ok  Valkey 8.1.0  no append-only file, 1 operation");
-  assert.equal(line({ runs: 1, operations: 0 }), "store ok  Redis  0 operations", "its user may not ask the server");
+  assert.equal(line(ofRedis(valkey)), "store ok  Valkey 8.1.0  no append-only file, 1 operation");
+  assert.equal(line(ofRedis({ runs: 1, operations: 0 })), "store ok  Redis  0 operations", "its user may not ask");
 });
 
 test("when all is well it says so and advises nothing", () => {
@@ -336,7 +341,9 @@ test("what needs a person, and what does not", () => {
   const quarantined = [aKind("mail", { quarantined: 1 })];
   assert.deepEqual(codes(aSurvey({ kinds: quarantined, lastQuarantinedAt: NOW - 86_399_000 })), ["quarantined!"]);
   assert.deepEqual(codes(aSurvey({ kinds: quarantined, lastQuarantinedAt: NOW - 86_401_000 })), ["quarantined"]);
-  assert.deepEqual(codes(aSurvey({ store: { ok: false, detail: {}, blockedBy: null } })), ["store-not-ok!"]);
+  assert.deepEqual(codes(aSurvey({ store: { ok: false, summary: ["a store"], detail: {}, blockedBy: null } })), [
+    "store-not-ok!",
+  ]);
 });
 
 test("a dead worker's jobs need a person only when no live worker can take them", () => {
@@ -349,7 +356,7 @@ test("a dead worker's jobs need a person only when no live worker can take them"
 
 test("while the store is blocked its holder is named, and no silent worker is blamed", () => {
   const survey = aSurvey({
-    store: { ok: true, detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
+    store: { ok: true, summary: ["a store"], detail: {}, blockedBy: { pid: 77, command: "node stuck.ts" } },
     kinds: [aKind("mail", { ready: 5, oldestReadyMs: 1 })],
     workers: [aWorker("w", { known: "silent" })],
   });

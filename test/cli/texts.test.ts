@@ -5,8 +5,8 @@ import { whyLines } from "../../src/cli/commands/job.ts";
 import { jsonFault } from "../../src/cli/context.ts";
 import { noSuchKind } from "../../src/cli/lookup.ts";
 import { grid, type Pen } from "../../src/cli/terminal.ts";
-import { bytes, count, cut, cutFront, oneLine, widthOf } from "../../src/cli/words.ts";
-import { shellWord } from "../../src/job/text.ts";
+import { count, cut, cutFront, oneLine, widthOf } from "../../src/cli/words.ts";
+import { humanBytes, shellWord } from "../../src/job/text.ts";
 
 const pen = (columns: number, isTty = true): Pen => ({ style: (_, text) => text, columns, isTty });
 
@@ -84,7 +84,10 @@ test("one line has no control characters and no breaks", () => {
 });
 
 test("amounts", () => {
-  assert.deepEqual([bytes(0), bytes(999), bytes(1_500), bytes(264_126_464)], ["0 B", "999 B", "1.5 kB", "264 MB"]);
+  assert.deepEqual(
+    [humanBytes(0), humanBytes(999), humanBytes(1_500), humanBytes(264_126_464)],
+    ["0 B", "999 B", "1.5 kB", "264 MB"],
+  );
   assert.deepEqual([count(1, "job"), count(1_200, "job"), count(2, "is", "are")], ["1 job", "1,200 jobs", "2 are"]);
 });
 

@@ -159,7 +159,7 @@ test("a key is paused with a reason, weighed and resumed, and the keys with some
   const paused = await run("limit", "tenant", "acme", "--pause", "the invoice is unpaid");
   assert.equal(
     paused.stdout,
-    "The key acme of the limit tenant is paused; what runs goes on. Start it again: outlive limit tenant acme --resume\n",
+    "The key acme of the limit tenant is paused; running jobs continue. Start it again: outlive limit tenant acme --resume\n",
   );
   await engine.enqueue(sync, { tenant: "acme" }, { id: "first" });
   await untilHeld(engine, "first");

@@ -131,8 +131,8 @@ async function said(fixture: Fixture): Promise<readonly [Explanation["because"],
     writer: async () => (writers.length > 1 ? writers.shift()! : writers[0]!),
     health: async () =>
       fixture.failure === undefined
-        ? { ok: true, detail: {} }
-        : { ok: false, detail: { lastFailure: fixture.failure } },
+        ? { ok: true, summary: ["a store"], detail: {} }
+        : { ok: false, summary: ["a store"], detail: { lastFailure: fixture.failure } },
   } as Partial<Store["inspect"]> as Store["inspect"];
   const store = {
     inspect,

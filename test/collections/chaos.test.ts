@@ -284,6 +284,35 @@ test("CR-17 CR-18 the broker is killed in the middle, alone and together with th
   await tx.completed();
 });
 
+test("a hundred collections of a kind have three queues in the broker, with two bindings to one exchange", async (t) => {
+  const server = await ownBroker();
+  const place = new Place(t);
+  const scan = collection(freshKind(), { series: ["files"] }).done(() => {});
+  const broker = rabbitmq(server.url());
+  const engine = await place.engine({ jobs: [scan], blobs: join(place.folder, "blobs"), broker });
+  const connected = new Promise<void>((resolve) =>
+    engine.on("broker.changed", ({ state }) => state === "connected" && resolve()),
+  );
+  await Promise.all(Array.from({ length: 100 }, (_, n) => engine.collect(scan, null, { id: `tx-${n}` })));
+  await engine.start();
+  await connected;
+  await untilTrue(
+    () => engine.collectionCounts(),
+    (counts) => counts.every(({ state }) => state === "collecting"),
+    "each has asked its producer",
+  );
+  const named = (...of: readonly string[]): string[] =>
+    server
+      .control(...of)
+      .split("\n")
+      .filter((line) => line.includes(scan.name))
+      .toSorted();
+  const queues = ["header", "parked", "part"].map((name) => `outlive.${scan.name}.${name}`);
+  assert.deepEqual(named("list_queues", "name"), queues);
+  const bindings = named("list_bindings", "source_name", "routing_key").filter((line) => line.startsWith("outlive"));
+  assert.deepEqual(bindings, [`outlive.collections\t${scan.name}.header`, `outlive.collections\t${scan.name}.part`]);
+});
+
 test("a user without the permission to declare queues is named with what it needs, parts can be put meanwhile, and consuming begins when it may", async (t) => {
   const server = await ownBroker();
   server.control("add_user", "limited", "limited");

@@ -204,6 +204,38 @@ test("CR-08 a collection to which nothing comes is abandoned with what is missin
   assert.equal((await engine.collection("stays"))?.state, "collecting");
 });
 
+test("parts are not cleaned up before done has run, however long that takes and however short they are to be kept", async (t) => {
+  const scan = collection("scan", { series: ["files"], keep: "1ms" });
+  const read: string[] = [];
+  let mayRead = (): void => {};
+  const released = new Promise<void>((resolve) => (mayRead = resolve));
+  scan.done(async (collected) => {
+    await released;
+    for await (const part of collected.parts("files"))
+      read.push(Buffer.concat(await Array.fromAsync(part.stream())).toString());
+  });
+  const { engine, blobs } = await place(t, [scan]);
+  await engine.collect(scan, null, { id: "a", expect: { files: 2 } });
+  await engine.put(scan, "a", "files", 1, bytes("one"));
+  await engine.put(scan, "a", "files", 2, bytes("two"));
+  await engine.start();
+  await untilTrue(
+    () => engine.get("a:clean-up"),
+    (job) => job !== null && job.waitsAt !== null,
+    "the clean-up waits",
+  );
+  assert.equal((await engine.collection("a"))?.state, "notified");
+  assert.equal(blobsIn(blobs).length, 2);
+  mayRead();
+  await untilTrue(
+    () => engine.collection("a"),
+    (found) => found === null,
+    "it is cleaned up",
+  );
+  assert.deepEqual(read, ["one", "two"]);
+  assert.deepEqual(blobsIn(blobs), []);
+});
+
 test("CR-02 collections are listed by state, and an open says how many have not ended", async (t) => {
   const scan = collection("scan", { series: ["files"] }).done(() => {});
   const { engine, path, blobs } = await place(t, [scan]);

@@ -126,7 +126,7 @@ test("CR-07 a producer is asked with the names of the queues, sends header and p
   await producer.header("tx-1", { files: 2 });
   await producer.part("tx-1", "notes", "1", "note", { "outlive-last": "true" });
   await producer.part("tx-1", "files", 1, "one", {
-    "outlive-sha256": createHash("sha256").update("one").digest("hex"),
+    "outlive-sha256": createHash("sha256").update("one").digest("hex").toUpperCase(),
   });
   await producer.part("tx-1", "files", 1, "one");
   await untilIs(engine, "tx-1", "notified");
@@ -152,6 +152,55 @@ test("CR-07 a producer is asked with the names of the queues, sends header and p
     ],
   );
   assert.equal(body.series["files"]!.parts[0]!.sha256, createHash("sha256").update("one").digest("hex"));
+});
+
+test("a notification that would be longer than 1 MB names a manifest in the blob store, which lists every part in order", async (t) => {
+  const PARTS = 6_000;
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const results = `${kind}.results`;
+  await channel.assertQueue(results, { durable: true });
+  t.after(() => channel.deleteQueue(results).catch(() => {}));
+  const scan = collection(kind, { series: ["files"] }).notify(results);
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  const files = fileSystem({ folder: join(folder, "blobs") });
+  // Parts are not written: thousands of syncs show nothing here.
+  const blobs = Object.assign(Object.create(files) as typeof files, {
+    place: files.place,
+    stage: undefined,
+    put: async (...[key, data, expected]: Parameters<typeof files.put>) =>
+      key.endsWith("manifest.json") ? files.put(key, data, expected) : { size: 1, sha256: expected!.sha256! },
+  });
+  const broker = rabbitmq(await sharedRabbitmq());
+  const engine = await open(`sqlite:${join(folder, "jobs.db")}`, { jobs: [scan], blobs, broker, logger: false });
+  t.after(async () => {
+    await engine.close({ grace: "0ms" });
+    rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+  });
+  await engine.collect(scan, null, { id: "a", expect: { files: PARTS } });
+  await Promise.all(Array.from({ length: PARTS }, (_, n) => engine.put(scan, "a", "files", n + 1, Buffer.from("x"))));
+  await engine.start();
+  await untilIs(engine, "a", "notified");
+  const message = await channel.get(results, { noAck: true });
+  assert.ok(message);
+  assert.ok(message.content.length < 1_000);
+  const note = JSON.parse(message.content.toString()) as {
+    collection: string;
+    series?: unknown;
+    manifest: { blob: string; bytes: number; sha256: string };
+  };
+  assert.deepEqual([note.collection, note.series, message.properties.messageId], ["a", undefined, "a:complete"]);
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of files.get(note.manifest.blob)) chunks.push(chunk);
+  const whole = Buffer.concat(chunks);
+  assert.equal(whole.length, note.manifest.bytes);
+  assert.equal(createHash("sha256").update(whole).digest("hex"), note.manifest.sha256);
+  const { series } = JSON.parse(whole.toString()) as { series: { files: { parts: { ordinal: number }[] } } };
+  assert.deepEqual(
+    series.files.parts.map(({ ordinal }) => ordinal),
+    Array.from({ length: PARTS }, (_, n) => n + 1),
+  );
 });
 
 test("each bad message is parked with its reason, stops no other, and can be put again", async (t) => {
@@ -217,6 +266,29 @@ test("each bad message is parked with its reason, stops no other, and can be put
   const two = parked.find(({ reason }) => /do not have the hash/.test(reason))!;
   assert.equal(await engine.retryParked(two), "accepted");
   assert.notEqual((await engine.collection("a"))?.state, "collecting");
+});
+
+test("two parts that say different totals, in one turn: the first holds, and the other one's is parked", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const scan = collection(kind, { series: ["files"] }).done(() => {});
+  const { engine } = await place(t, [scan]);
+  const connected = untilBroker(engine, "connected");
+  await engine.collect(scan, null, { id: "a" });
+  const first = await engine.start();
+  await connected;
+  await first.stop();
+  const producer = new Producer(channel, kind);
+  await producer.part("a", "files", 1, "one", { "outlive-total": 2 });
+  await producer.part("a", "files", 2, "two", { "outlive-total": 3 });
+  await engine.start();
+  const [parked] = await untilTrue(
+    () => engine.parked({ kind }),
+    (rows) => rows.length > 0,
+    "the one that contradicts is parked",
+  );
+  assert.match(parked!.reason, /announced with [23] parts before/);
 });
 
 test("messages of another queue become jobs by their message id, once, and what no job can be made of is parked", async (t) => {

@@ -5,7 +5,8 @@ import { AtomicServer } from "../../proof/sim/stores/atomic-server.ts";
 import { atomicStore } from "../../proof/sim/stores/atomic-store.ts";
 import { wrongSums } from "../../proof/sim/stores/blocks.ts";
 import { Data } from "../../proof/sim/stores/records.ts";
-import { type ConformanceStores, type Damage, type Restore, virtualClock } from "../../src/testing/index.ts";
+import type { ConformanceStores, Damage, Restore } from "../../src/testing/conformance/suite.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
 export async function atomicStores(): Promise<ConformanceStores> {
   const clock = virtualClock();

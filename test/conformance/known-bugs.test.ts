@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { KNOWN_BUGS } from "../../src/testing/index.ts";
+import { KNOWN_BUGS } from "../../src/testing/known-bugs.ts";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
 const suite = textOf("src/testing/conformance");

@@ -1,5 +1,5 @@
 // The store port on PostgreSQL with every turn in two statements at the same time, as a busy worker takes it.
-import { storeConformance } from "../../src/testing/index.ts";
+import { storeConformance } from "../../src/testing/conformance/suite.ts";
 import { postgresStores } from "./postgres-stores.ts";
 
 storeConformance("postgres, turns in two", (t) => postgresStores(t, { turnInTwoFrom: 1 }));

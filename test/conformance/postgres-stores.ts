@@ -9,7 +9,7 @@ import type { Store } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import { postgresStore, type PostgresStoreDeps } from "../../src/stores/postgres/store.ts";
 import type { PostgresTransaction } from "../../src/stores/postgres/transaction.ts";
-import type { ConformanceStores, Damage, Restore, UserWrites } from "../../src/testing/index.ts";
+import type { ConformanceStores, Damage, Restore, UserWrites } from "../../src/testing/conformance/suite.ts";
 import { migrate } from "../../src/stores/postgres/migrate.ts";
 import { type FreshSchema, freshDatabase, withClient } from "../support/postgres.ts";
 

@@ -9,7 +9,7 @@ import type { ListPage, Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection, tagOf } from "../../src/stores/redis/connection.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
-import type { ConformanceStores, Damage, Restore } from "../../src/testing/index.ts";
+import type { ConformanceStores, Damage, Restore } from "../../src/testing/conformance/suite.ts";
 import { contents, freshName, type FreshName } from "../support/redis.ts";
 
 const START = Date.UTC(2026, 0, 1);

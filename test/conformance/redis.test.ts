@@ -2,7 +2,7 @@
 // process: their tests are skipped, and each is printed.
 import assert from "node:assert/strict";
 import { after, type TestContext } from "node:test";
-import { storeConformance } from "../../src/testing/index.ts";
+import { storeConformance } from "../../src/testing/conformance/suite.ts";
 import { redisStores } from "./redis-stores.ts";
 
 const MAY_BE_SKIPPED = new Set([

@@ -10,7 +10,7 @@ import type { Store } from "../../src/stores/port.ts";
 import { openSqlite } from "../../src/stores/sqlite/open.ts";
 import type { SqliteTransaction } from "../../src/stores/sqlite/transaction.ts";
 import { readMark, writeMark } from "../../src/stores/sqlite/workers.ts";
-import type { Damage, Restore, UserWrites } from "../../src/testing/index.ts";
+import type { Damage, Restore, UserWrites } from "../../src/testing/conformance/suite.ts";
 
 export async function openStore(clock: Clock, path: string): Promise<Store> {
   const deps = { clock, random: systemRandom, events: new EventBus(toStoredError), bootId: "boot-1" };

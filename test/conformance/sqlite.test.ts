@@ -2,7 +2,8 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { storeConformance, virtualClock } from "../../src/testing/index.ts";
+import { storeConformance } from "../../src/testing/conformance/suite.ts";
+import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { damageIn, openStore, restoreIn, sqliteUser } from "./sqlite-stores.ts";
 
 storeConformance("sqlite in a file", async () => {

@@ -115,7 +115,7 @@ for (const [store, { place: placeOf, pauser, ring, pause, tenants, ahead: allowe
     const child = place.child({ only: [share.name] });
     await child.untilFact("started", { id, attempt: 1 });
     await engine.limits.pause("fair", "large", { reason: "a test" });
-    assert.equal((await engine.get(id))!.state, "running", "what runs goes on");
+    assert.equal((await engine.get(id))!.state, "running", "running jobs continue");
     child.kill();
     await child.exited;
     const next = place.child({ only: [share.name] });

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { open } from "../../src/index.ts";
 import { migrationsOf } from "../../src/stores/registry.ts";
 import { MIGRATIONS } from "../../src/stores/sqlite/schema.ts";
-import { stepped, transfer } from "../support/jobs.ts";
+import { stepped, tick, transfer } from "../support/jobs.ts";
 import { assertKept, assertRuns, copyKept, KEPT_OPTIONS } from "../support/kept-stores.ts";
 import { Place, untilState } from "../support/processes.ts";
 
@@ -113,6 +113,33 @@ test("a job whose worker is killed after the settlement's commit has ended and d
   assert.equal(job?.attempt, 1);
   assert.equal(place.effects().get(`second ${id}`), 1);
 });
+
+for (const when of ["before", "after"] as const) {
+  test(`jobs that end together and whose worker is killed ${when} the commit of their ends all end, and none runs again that had ended`, async (t) => {
+    const place = new Place(t);
+    const engine = await place.engine();
+    const ids = Array.from({ length: 40 }, (_, n) => `tick-${n}`);
+    await engine.enqueueMany(
+      tick,
+      ids.map((_, n) => ({ n })),
+      { each: ({ n }) => ({ id: ids[n]! }) },
+    );
+    const child = place.child({ killAt: `${when}:NOT INDEXED SET state = 2`, concurrency: 20, only: ["tick"] });
+    assert.equal((await child.exited).signal, "SIGKILL", "neighbours ended in one statement");
+    const ended = await Promise.all(ids.map((id) => engine.get(id)));
+    const before = ended.filter((job) => job?.state === "succeeded").length;
+    assert.ok(when === "before" ? before === 0 : before >= 4, `${before} had ended`);
+    const rescuer = place.child({ only: ["tick"] });
+    await rescuer.untilFact("working");
+    for (const id of ids) await untilState(engine, id, "succeeded");
+    const runs = (id: string): number =>
+      [1, 2, 3].reduce((sum, attempt) => sum + (place.effects().get(`tick ${id} attempt ${attempt}`) ?? 0), 0);
+    for (const [i, id] of ids.entries()) {
+      const most = ended[i]!.state === "succeeded" ? 1 : 2;
+      assert.ok(runs(id) >= 1 && runs(id) <= most, `${id} ran ${runs(id)} times`);
+    }
+  });
+}
 
 for (const point of ["inside", "between"] as const) {
   test(`a job killed ${point === "inside" ? "inside a step" : "between an effect and the next step"} repeats only what was not durable`, async (t) => {

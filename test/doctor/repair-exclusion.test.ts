@@ -1,5 +1,5 @@
 // A repair by hand has the file to itself from its first check to its last: a start-up waits, a process that only attaches is refused,
-// and the repair itself is refused while a worker lives. The repair is a process of its own, and it is killed.
+// and the repair itself is refused while a worker lives. The repair is a separate process, and it is killed.
 import assert from "node:assert/strict";
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";

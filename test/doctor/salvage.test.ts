@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { copyFileSync, readdirSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
-import { KIND_DEFAULTS } from "../../src/engine/settings.ts";
+import { KIND_DEFAULTS } from "../../src/engine/kind-options.ts";
 import { job } from "../../src/index.ts";
 import type { KindSettings } from "../../src/job/job.ts";
 import { systemClock } from "../../src/platform/clock.ts";

@@ -329,7 +329,7 @@ test("the file and what is next to it can be read by their owner only", async (t
 });
 
 const NOBODY = 65_534;
-/** Opens the store in a process of its own, as the user `nobody` if we are root: permission bits mean nothing to root. */
+/** Opens the store in a separate process, as the user `nobody` if we are root: permission bits mean nothing to root. */
 async function openedByAnother(url: string, how: "open" | "connect"): Promise<{ code: string; message: string }> {
   const { code, stdout, stderr } = await script(
     `const { open } = await import(SRC + "index.ts");

@@ -87,7 +87,7 @@ export interface ScriptOptions {
   readonly uid?: number;
 }
 
-/** Runs a module's text in a process of its own. It may import from `SRC`, the address of the sources; its arguments are `ARGS`. */
+/** Runs a module's text in a separate process. It may import from `SRC`, the address of the sources; its arguments are `ARGS`. */
 export function script(text: string, options: ScriptOptions = {}): Promise<Ended> {
   const { args = [], uid } = options;
   const path = join(tmpdir(), `outlive-script-${randomUUID()}.mjs`);

@@ -218,7 +218,7 @@ test("counts tell how many jobs of each kind are in each state", async (t) => {
   assert.deepEqual(await counted(engine), { ready: 1, dead: 1, cancelled: 1, quarantined: 1 });
 });
 
-test("a paused kind is not claimed until it is resumed, and what runs goes on", async (t) => {
+test("a paused kind is not claimed until it is resumed, and running jobs continue", async (t) => {
   const gate = Promise.withResolvers<void>();
   const slow = job<number>("slow").handle(() => gate.promise);
   const quick = job<number>("quick").handle(() => {});

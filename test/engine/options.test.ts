@@ -167,6 +167,24 @@ test("a number per kind: kinds without one share ten, and a kind that is not run
   refused(work({ concurrency: { mial: 2 } }), "concurrency.mial");
 });
 
+test("requests have room of their own, and a process that has only those has no other", () => {
+  const kinds = ["hook", "hook.response"];
+  const of = (concurrency: WorkOptions["concurrency"], own?: readonly string[]) =>
+    workSettings(concurrency === undefined ? {} : { concurrency }, kinds, ["hook"], own).concurrency;
+  const perTurn = new Map([["hook", 200]]);
+  const perKind = new Map([["hook", 256]]);
+  assert.deepEqual(of(undefined), { total: 266, perKind, others: 10, perTurn });
+  assert.deepEqual(of(5, ["hook"]), { total: 256, perKind, others: 0, perTurn });
+  assert.deepEqual(of(5, ["hook.response"]), { total: 5, perKind: new Map() });
+  const named = { hook: 50, "hook.response": 3 };
+  assert.deepEqual(of(named, ["hook"]), { total: 50, perKind: new Map([["hook", 50]]), others: 0, perTurn });
+  assert.deepEqual(of(named, ["hook.response"]), {
+    total: 3,
+    perKind: new Map([["hook.response", 3]]),
+    others: 0,
+  });
+});
+
 test("unknown keys are named, at every level", () => {
   refused(engine({ hartbeat: {} }), "hartbeat");
   refused(engine({ heartbeat: { intervall: "1s" } }), "intervall");

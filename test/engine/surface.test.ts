@@ -64,6 +64,7 @@ const OPERATOR = [
   "recoverAtOpen",
   "repair",
   "retryWith",
+  "startShare",
   "storeHealth",
   "writer",
 ];

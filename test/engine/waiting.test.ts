@@ -234,7 +234,7 @@ test("a parent that is cancelled while it waits stays cancelled when its childre
   assert.equal((await engine.get(id))?.state, "cancelled");
 });
 
-test("a cancel rings the workers of other processes: what waited for the job goes on, although none of them polls", async (t) => {
+test("a cancel wakes the workers of other processes: what waited for the job goes on, although none of them polls", async (t) => {
   const place = new Place(t);
   const stranger = job<null>("stranger");
   const waiter = job<string>("waiter");

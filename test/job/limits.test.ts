@@ -25,7 +25,7 @@ function key(id: number, given: Given = {}): KeyFacts {
   return { id, limit: { running, intervalMs, burst, strict }, taken, unclaimed, arrivalAt, heldOffUntil };
 }
 
-/** The arrival time of a key after so many of its jobs were admitted and claimed at once. */
+/** The arrival time of a key after this many of its jobs were admitted and claimed at once. */
 function claimed(facts: KeyFacts, count: number, now: number): number {
   let { arrivalAt } = facts;
   for (let i = 0; i < count; i++) ({ arrivalAt } = startOf({ ...facts, arrivalAt, unclaimed: count - i }, now));

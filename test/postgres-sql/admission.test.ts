@@ -8,7 +8,15 @@ import { fileURLToPath } from "node:url";
 import { JobContract } from "../../src/job/contract.ts";
 import { FAIR, jobKey } from "../../src/job/limits.ts";
 import { MAX_SIGNALS } from "../../src/job/waits.ts";
-import { draft, Hand, kind, NO_ROOM, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import {
+  draft,
+  TestWorker,
+  kind,
+  NO_ROOM,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
 import { take } from "../../src/testing/conformance/keys.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { fixture } from "./fixture.ts";
@@ -19,12 +27,12 @@ const ACCOUNT = { name: "account", running: null, intervalMs: null, burst: 1, st
 async function keyed(t: TestContext) {
   const store = await fixture(t);
   const engine = await openStore(store);
-  const hand = async (id: string, on: typeof engine): Promise<Hand> => {
+  const hand = async (id: string, on: typeof engine): Promise<TestWorker> => {
     t.after(() => on.close());
     const { epoch } = await on.register(workerRecord(id));
-    return new Hand(on, id, epoch);
+    return new TestWorker(on, id, epoch);
   };
-  const open = async (id: string): Promise<Hand> => hand(id, await openStore(store));
+  const open = async (id: string): Promise<TestWorker> => hand(id, await openStore(store));
   const first = await hand("first", engine);
   await first.store.declare([
     kind("mail", { keyed: [TENANT] }),
@@ -43,7 +51,7 @@ test("four workers admit at the same moment: no key ever has more than its limit
   await first.store.enqueue(drafts);
   let ended = 0;
   const over: unknown[] = [];
-  const works = async (hand: Hand): Promise<void> => {
+  const works = async (hand: TestWorker): Promise<void> => {
     for (let idle = 0; ended < drafts.length && idle < 500;) {
       const { claimed } = await hand.turn([], roomFor(7, ["mail"]));
       over.push(...(await sql("SELECT key1 FROM outlive.extras WHERE place = 2 GROUP BY key1 HAVING count(*) > 2")));
@@ -95,7 +103,7 @@ function fairBy(tenant: string) {
   return { keys: [key], fair: key.id };
 }
 
-async function takeOf(hand: Hand, of: string) {
+async function takeOf(hand: TestWorker, of: string) {
   for (let turns = 0; turns < 20; turns++) {
     const { claimed } = await hand.turn([], roomFor(1, [of]));
     if (claimed.length > 0) return claimed;
@@ -114,7 +122,7 @@ async function stopped(t: TestContext, { url, schema }: { url: string; schema: s
 }
 
 /** Turns until a job comes, or until that many ms have passed. */
-async function within(hand: Hand, ms: number, kinds: readonly string[] = ["mail"]) {
+async function within(hand: TestWorker, ms: number, kinds: readonly string[] = ["mail"]) {
   const from = performance.now();
   for (;;) {
     const { claimed } = await hand.turn([], roomFor(5, kinds));
@@ -196,4 +204,66 @@ test("a pause holds what was admitted and not claimed, and waits for no open tra
 test("outlive.enqueue refuses a kind whose jobs take turns and says why", async (t) => {
   const { sql } = await keyed(t);
   await assert.rejects(sql("SELECT outlive.enqueue('fair')"), /take turns, and a program computes their keys/);
+});
+
+test("with many workers each admission locks few keys, so that all of them together never fill the server's table of locks", async (t) => {
+  const { first, mail, sql } = await keyed(t);
+  const wide = { name: "wide", running: 1_000, intervalMs: null, burst: 1, strict: false };
+  const both = kind("both", { keyed: [wide, TENANT] });
+  await first.store.declare([both]);
+  for (let n = 0; n < 150; n++) await first.store.register(workerRecord(`idle-${n}`));
+  const [locks] = await sql<{ all: number }>(
+    "SELECT current_setting('max_locks_per_transaction')::int * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int) AS all",
+  );
+  const most = Math.max(8, Math.floor(locks!.all / 4 / 151));
+  assert.ok(most < 60, "otherwise it shows nothing");
+  const admitted = async (): Promise<number> => {
+    const [row] = await sql<{ n: number }>("SELECT count(*)::int AS n FROM outlive.extras WHERE place = 2");
+    return row!.n;
+  };
+  const admitsAll = async (count: number): Promise<void> => {
+    const before = await admitted();
+    for (let turns = 0; (await admitted()) < before + count; turns++) {
+      const had = await admitted();
+      await first.turn([], NO_ROOM);
+      assert.ok((await admitted()) - had <= most, "one admission has locked more keys");
+      assert.ok(turns < count, "it goes on");
+    }
+  };
+  await first.store.enqueue(Array.from({ length: 70 }, (_, n) => mail(`m${n}`, `tenant-${n}`)));
+  await admitsAll(70);
+  // The other keys of the jobs of one door count, too.
+  await first.store.enqueue(
+    Array.from({ length: 70 }, (_, n) =>
+      draft({ id: `b${n}`, kind: "both", keys: [jobKey("wide", "all"), jobKey("tenant", `other-${n}`)] }),
+    ),
+  );
+  await admitsAll(70);
+});
+
+test("while no worker runs each key keeps its latest wake, and one that an admission has just taken keeps the others", async (t) => {
+  const { first, mail, sql, session } = await keyed(t);
+  const wakesOf = async (tenant: string): Promise<number> => {
+    const [row] = await sql<{ n: number }>("SELECT count(*)::int AS n FROM outlive.key_wakes WHERE key = $1", [
+      jobKey("tenant", tenant).id,
+    ]);
+    return row!.n;
+  };
+  const [busy, idle] = [jobKey("tenant", "busy").id, jobKey("tenant", "idle").id];
+  await first.store.enqueue([mail("b", "busy"), mail("i", "idle")]);
+  await sql(
+    `INSERT INTO outlive.key_wakes (key, at) SELECT k.key, 0 FROM generate_series(1, 6000) AS n CROSS JOIN unnest(ARRAY[${busy}, ${idle}]::bigint[]) AS k (key)`,
+  );
+  const admission = await session();
+  await admission.sql("BEGIN");
+  await admission.sql(
+    `DELETE FROM outlive.key_wakes WHERE id = (SELECT max(id) FROM outlive.key_wakes WHERE key = ${busy})`,
+  );
+  // With the one before these are 100 groups: then wakes are counted.
+  for (let n = 0; n < 99; n++) await first.store.enqueue([mail(`x${n}`, "often")]);
+  await first.store.enqueue([mail("last", "often")]);
+  assert.deepEqual([await wakesOf("idle"), await wakesOf("often"), await wakesOf("busy")], [1, 2, 6_001]);
+  await admission.sql("COMMIT");
+  const claimed = await take(first, 10);
+  assert.deepEqual(claimed.map(({ lease }) => lease.jobId).toSorted(), ["b", "i", "x0", "x1"]);
 });

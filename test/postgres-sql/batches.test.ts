@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { decodeBlock, doneKind } from "../../src/job/batches.ts";
 import { batchDraft, blocksOf, failedRow } from "../../src/testing/conformance/batch-fixture.ts";
-import { Hand, kind, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { TestWorker, kind, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { type Fixture, fixture, MINUTE } from "./fixture.ts";
 
@@ -17,7 +17,7 @@ async function held(t: TestContext, onCrash: "retry" | "fail"): Promise<Fixture>
   await port.batches!.append("b", 1, blocksOf("b", [5, 5]));
   await port.batches!.seal("b", 1);
   const { epoch } = await port.register(workerRecord("w"));
-  const worker = new Hand(port, "w", epoch);
+  const worker = new TestWorker(port, "w", epoch);
   const [first] = await worker.claim(2);
   const ends = { succeeded: [0], failed: [failedRow(3, 4)], outputs: [] };
   await worker.record(first!, { type: "rows", ends });
@@ -84,7 +84,7 @@ test("submit makes a sealed batch of rows, in blocks that workers run; a key is 
     { created: false },
   ]);
   const { epoch } = await port.register(workerRecord("w"));
-  const worker = new Hand(port, "w", epoch);
+  const worker = new TestWorker(port, "w", epoch);
   const jobs = await worker.claim(10);
   const blocks = jobs.map(({ input }) => decodeBlock(input));
   assert.deepEqual(

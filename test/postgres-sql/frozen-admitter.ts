@@ -1,7 +1,7 @@
 // A worker process that stops in the middle of its first admission: the keys are locked, and what was decided is not written. Arguments: the address and the
 // schema. It waits for a signal there; when it goes on, it reports how its turn ended.
 import pg from "pg";
-import { NO_ROOM, Hand, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { NO_ROOM, TestWorker, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 
 const [url, schema] = process.argv.slice(2) as [string, string];
@@ -24,7 +24,7 @@ let stops = true;
 
 const store = await openStore({ url, schema });
 const { epoch } = await store.register(workerRecord("frozen"));
-const { live } = await new Hand(store, "frozen", epoch).turn([], NO_ROOM);
+const { live } = await new TestWorker(store, "frozen", epoch).turn([], NO_ROOM);
 process.send!({ fact: "ended", live });
 process.disconnect();
 await store.close();

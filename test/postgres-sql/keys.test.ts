@@ -4,7 +4,7 @@ import { type TestContext, test } from "node:test";
 import { jobKey } from "../../src/job/limits.ts";
 import { JobContract } from "../../src/job/contract.ts";
 import type { Enqueued } from "../../src/job/job.ts";
-import { draft, Hand, kind, NO_ROOM, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { draft, TestWorker, kind, NO_ROOM, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { fixture, MINUTE } from "./fixture.ts";
 
@@ -16,15 +16,15 @@ async function workers(t: TestContext) {
   const engine = await openStore(store);
   t.after(() => engine.close());
   await engine.declare([kind("mail"), kind("sms", { keyed: [TENANT], onCrash: "fail" })]);
-  const hand = async (id: string): Promise<Hand> => {
+  const hand = async (id: string): Promise<TestWorker> => {
     const { epoch } = await engine.register(workerRecord(id));
-    return new Hand(engine, id, epoch);
+    return new TestWorker(engine, id, epoch);
   };
   const sms = (id: string) => engine.enqueue([draft({ id, kind: "sms", keys: [jobKey("tenant", "acme")] })]);
   const event = (n: number) =>
     engine.enqueue([draft({ id: `e${n}`, input: `{"n":${n}}`, dedupeKey: "key", dedupe: { then: "rerun" } })]);
   /** Takes turns until there is nothing to act on. */
-  const quiet = async (worker: Hand): Promise<void> => {
+  const quiet = async (worker: TestWorker): Promise<void> => {
     for (let turns = 0; turns < 20; turns++) if ((await worker.turn([], NO_ROOM)).nextDueInMs !== 0) return;
     assert.fail("there is always more to do");
   };

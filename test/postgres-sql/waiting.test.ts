@@ -7,14 +7,22 @@ import { wait } from "../../src/job/transitions.ts";
 import type { Wait } from "../../src/job/waits.ts";
 import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import { migrate, migrateDown } from "../../src/stores/postgres/migrate.ts";
-import { draft, Hand, kind, NO_ROOM, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import {
+  draft,
+  TestWorker,
+  kind,
+  NO_ROOM,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { withClient } from "../support/postgres.ts";
 import { type Fixture, fixture, MINUTE } from "./fixture.ts";
 
 interface Workers extends Fixture {
   readonly worker: never;
-  readonly register: (id: string) => Promise<Hand>;
+  readonly register: (id: string) => Promise<TestWorker>;
   readonly enqueue: (id: string, kind?: string) => Promise<unknown>;
   /** The processes are gone, and their rows stay. */
   readonly killAll: () => Promise<void>;
@@ -36,7 +44,7 @@ async function workers(t: TestContext): Promise<Workers> {
     worker: undefined as never,
     async register(id) {
       const { epoch } = await engine.register(workerRecord(id));
-      return new Hand(engine, id, epoch);
+      return new TestWorker(engine, id, epoch);
     },
     enqueue: (id, of = "sms") => engine.enqueue([draft({ id, kind: of })]),
     killAll,
@@ -215,7 +223,7 @@ test("a parent whose commit holds its row for long stops no worker from acting o
 test("of many waits and ends at the same moment on several connections no wake is lost", async (t) => {
   const { register, enqueue, sql, ...store } = await workers(t);
   const worker = await register("w");
-  const other = new Hand(await openStore(store), "v", worker.epoch);
+  const other = new TestWorker(await openStore(store), "v", worker.epoch);
   t.after(() => other.store.close());
   await other.store.register(workerRecord("v"));
   for (let round = 0; round < 15; round++) {

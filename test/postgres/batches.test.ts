@@ -13,7 +13,7 @@ import {
 import type { BatchInfo, Engine } from "../../src/index.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { batchDraft, blocksOf } from "../../src/testing/conformance/batch-fixture.ts";
-import { draft, Hand, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { draft, TestWorker, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
@@ -57,7 +57,7 @@ test("of 500 batches whose last blocks eight sessions settle at once, each ends 
     await Promise.all(
       stores.map(async (store, at) => {
         const { epoch } = await store.register(workerRecord(`w${at}`));
-        const worker = new Hand(store, `w${at}`, epoch);
+        const worker = new TestWorker(store, `w${at}`, epoch);
         for (;;) {
           const jobs = await worker.claim(roomFor(3, ["mail"]));
           if (jobs.length === 0) return;
@@ -96,7 +96,7 @@ test("sums are those of the rows, with sessions that fold, end, append and tend 
     const aborted = ids[5]!;
     const workers = stores.map(async (store, at) => {
       const { epoch } = await store.register(workerRecord(`w${at}`));
-      const worker = new Hand(store, `w${at}`, epoch);
+      const worker = new TestWorker(store, `w${at}`, epoch);
       let settled = 0;
       for (;;) {
         const jobs = await worker.claim(roomFor(4, ["mail"]));
@@ -138,7 +138,7 @@ test("outputs that PostgreSQL can't read as JSON are kept byte for byte, and tho
     const job = draft({ id: blockId("b", 1, 0), kind: "mail", input });
     await store.batches!.append("b", 1, [{ number: 0, job, rows: 3, rejected: [] }]);
     const { epoch } = await store.register(workerRecord("w"));
-    const worker = new Hand(store, "w", epoch);
+    const worker = new TestWorker(store, "w", epoch);
     const claimed = await worker.next();
     const text = (line: number): [number, string] => [line, `${line} \u0000 \ud800 "]" 7\n`];
     const part = (...lines: number[]) => ({ file: "f", texts: JSON.stringify(lines.map(text)) });

@@ -12,8 +12,10 @@ export interface CommitProxy {
   readonly cuts: () => number;
 }
 
-/** As the simple protocol has it: `Q`, the length, the text and a zero. */
-const COMMIT = Buffer.from("Q\0\0\0\x0bCOMMIT\0", "latin1");
+/** A message of the simple protocol: `Q`, the length, the text and a zero. Other statements may come before the COMMIT in the same message. */
+function hasCommit(data: Buffer): boolean {
+  return data[0] === 0x51 && /^(?:EXECUTE [^\0]*; )?COMMIT\0$/.test(data.toString("latin1", 5));
+}
 
 export async function commitProxy(t: TestContext, target: string, mark: string): Promise<CommitProxy> {
   const { hostname, port } = new URL(target);
@@ -36,7 +38,7 @@ export async function commitProxy(t: TestContext, target: string, mark: string):
     }
     near.on("data", (data) => {
       marked ||= data.includes(mark);
-      if (!armed || !marked || !data.includes(COMMIT)) return void far.write(data);
+      if (!armed || !marked || !hasCommit(data)) return void far.write(data);
       cuts++;
       if (armed === "before COMMIT") cut();
       else {

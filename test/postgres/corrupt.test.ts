@@ -33,6 +33,27 @@ test("an input that was changed behind the engine's back never reaches its handl
   assert.deepEqual([state, error?.code, corrupt, input], ["quarantined", ErrorCode.corrupt, ["input"], 3]);
 });
 
+test("a hash of an input that is another server's proves nothing: the checksum decides", async (t) => {
+  const place = await PostgresPlace.shared(t);
+  const ran: number[] = [];
+  const note = job<number>("note").handle((n) => void ran.push(n));
+  const engine = await place.engine({ jobs: [note] });
+  const { id: fine } = await engine.enqueue(note, 1);
+  const { id: broken } = await engine.enqueue(note, 2);
+  const { id: hashed } = await engine.enqueue(note, 3);
+  const [before] = await place.query<{ hashed: number }>("SELECT count(input_hash)::int AS hashed FROM outlive.jobs");
+  assert.equal(before!.hashed, 3);
+  await place.query("UPDATE outlive.jobs SET input_hash = input_hash # 1");
+  await place.query(`UPDATE outlive.jobs SET input = '4' WHERE id = '${broken}'`);
+  // Of a checksum that is gone, or can't be computed any more, the hash is left.
+  await place.query(`UPDATE outlive.jobs SET input_hash = input_hash # 1, input_sum = '\\x00' WHERE id = '${hashed}'`);
+  await engine.start({ concurrency: 1 });
+  await untilState(engine, fine, "succeeded");
+  await untilState(engine, broken, "quarantined");
+  await untilState(engine, hashed, "succeeded");
+  assert.deepEqual(ran, [1, 3]);
+});
+
 test("a step result that was changed between two attempts quarantines the job, and a changed result is shown", async (t) => {
   const place = await PostgresPlace.shared(t);
   const attempts: number[] = [];

@@ -4,13 +4,21 @@ import { test, type TestContext } from "node:test";
 import { systemClock } from "../../src/platform/clock.ts";
 import type { Room, Store } from "../../src/stores/port.ts";
 import { LAG_MS, LOOK_AT_MOST_MS } from "../../src/stores/postgres/floors.ts";
-import { draft, Hand, idsOf, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import {
+  draft,
+  TestWorker,
+  idsOf,
+  kind,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema, type FreshSchema } from "../support/postgres.ts";
 
 interface Here {
   readonly store: Store;
-  readonly worker: Hand;
+  readonly worker: TestWorker;
   /** Moves the clock of the worker's process. */
   readonly pass: (ms: number) => void;
   /** As another process does it, of which this one hears nothing. */
@@ -29,15 +37,25 @@ async function here(t: TestContext): Promise<Here> {
     fresh.query(text.replaceAll("outlive.", `"${fresh.schema}".`), values);
   return {
     store,
-    worker: new Hand(store, "w", epoch),
+    worker: new TestWorker(store, "w", epoch),
     pass: (ms) => void (mono += ms),
     makeReady: async (id) => void (await query("UPDATE outlive.jobs SET state = 0, lane = 1 WHERE id = $1", [id])),
   };
 }
 
+const MIXED: Room = {
+  total: 1,
+  kinds: [
+    { kind: "mail", room: 2, ahead: true },
+    { kind: "sms", room: 2 },
+  ],
+  ahead: 1,
+};
+
 for (const [what, room] of [
   ["one kind", roomFor(2, ["mail"])],
   ["the front of two kinds", roomFor(2, ["mail", "sms"])],
+  ["the front of two kinds of which one may not wait", MIXED],
 ] as readonly (readonly [string, Room])[]) {
   const add = (store: Store, ...ids: string[]): Promise<unknown> =>
     store.enqueue(ids.map((id) => draft({ id, priority: id.startsWith("high") ? 7 : id.startsWith("low") ? -1 : 0 })));

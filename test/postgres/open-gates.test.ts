@@ -4,7 +4,15 @@ import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import { FAIR, jobKey } from "../../src/job/limits.ts";
 import type { Store } from "../../src/stores/port.ts";
-import { draft, Hand, idsOf, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import {
+  draft,
+  TestWorker,
+  idsOf,
+  kind,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema, type FreshSchema } from "../support/postgres.ts";
 import { untilTrue } from "../support/processes.ts";
@@ -13,7 +21,7 @@ const ACME = jobKey(FAIR, "acme");
 
 interface Here {
   readonly store: Store;
-  readonly worker: Hand;
+  readonly worker: TestWorker;
   readonly query: FreshSchema["query"];
 }
 
@@ -31,7 +39,7 @@ async function withJobs(t: TestContext, count: number): Promise<Here> {
   const { epoch } = await store.register(workerRecord("w"));
   const query: FreshSchema["query"] = (text, values) =>
     fresh.query(text.replaceAll("outlive.", `"${fresh.schema}".`), values);
-  return { store, worker: new Hand(store, "w", epoch), query };
+  return { store, worker: new TestWorker(store, "w", epoch), query };
 }
 
 const room = roomFor(10, ["mail", "sms"]);

@@ -90,7 +90,7 @@ test("the commit of one's own transaction wakes an idle worker; with wake: false
       for (const id of ids) await idle.untilFact("started", { id });
     });
     await listener.query("SELECT 1");
-    assert.deepEqual(heard, [`${schema}_bell`], "one ring for three jobs, and no other");
+    assert.deepEqual(heard, [`${schema}_bell`], "one wake-up for three jobs, and no other");
   });
 });
 

@@ -49,6 +49,25 @@ test("one sweep ends after two hundred batches, whatever is left", async () => {
   assert.equal(batches, 200);
 });
 
+test("a store that deletes more at once is asked for that, as seldom as makes the same pace, and a sweep of it ends after as many jobs", async () => {
+  const asked: [limit: number, mono: number][] = [];
+  const clock = virtualClock();
+  const store = fakeStore({
+    purgesAtOnce: 2_000,
+    purge: ({ limit }) => {
+      asked.push([limit, clock.mono()]);
+      return Promise.resolve({ jobs: limit, incidents: 0, more: true });
+    },
+  });
+  const purged = purgeOld({ store, clock }, times);
+  const ended = purged.then(() => true);
+  while (!(await Promise.race([ended, clock.advance(10).then(() => false)])));
+  assert.deepEqual(await purged, { jobs: 100_000, incidents: 0, refused: null, more: true });
+  assert.equal(asked.length, 50);
+  assert.ok(asked.every(([limit]) => limit === 2_000));
+  assert.ok(asked.slice(1).every(([, mono], i) => mono - asked[i]![1] >= 160));
+});
+
 test("a store that fails ends the sweep with its error", async () => {
   const store = fakeStore({ purge: () => Promise.reject(new Error("busy")) });
   await assert.rejects(purge(store), /busy/);

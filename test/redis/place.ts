@@ -22,15 +22,16 @@ export interface ChildOptions {
   readonly only?: readonly string[];
   /** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
   readonly elsewhere?: boolean;
+  /** Likewise, and in this network namespace. */
+  readonly network?: string;
+  /** How it reaches the store. Default: as the place does. */
+  readonly url?: string;
   /** Where it is killed (kill-at-redis.ts). */
   readonly killAt?: string;
 }
 
 const NODE_OPTIONS = ["--disable-warning=ExperimentalWarning"];
-const ELSEWHERE = {
-  execPath: "unshare",
-  execArgv: ["--pid", "--fork", "--kill-child", process.execPath, ...NODE_OPTIONS],
-};
+const ELSEWHERE = ["unshare", "--pid", "--fork", "--kill-child", process.execPath, ...NODE_OPTIONS];
 
 export class RedisPlace {
   readonly url: string;
@@ -62,14 +63,17 @@ export class RedisPlace {
     poll = "200ms",
     only,
     elsewhere = false,
+    network,
+    url = this.url,
     killAt,
   }: ChildOptions = {}): Child {
     const file = fileURLToPath(new URL("./worker-process.ts", import.meta.url));
     const killer = fileURLToPath(new URL("../support/kill-at-redis.ts", import.meta.url));
     const execArgv = [...NODE_OPTIONS, ...(killAt === undefined ? [] : ["--import", killer])];
+    const [execPath, ...before] = network === undefined ? ELSEWHERE : ["ip", "netns", "exec", network, ...ELSEWHERE];
     const child = new Child(
-      fork(file, [this.url, JSON.stringify({ concurrency, heartbeat, poll, only })], {
-        ...(elsewhere ? ELSEWHERE : { execArgv }),
+      fork(file, [url, JSON.stringify({ concurrency, heartbeat, poll, only })], {
+        ...(elsewhere || network !== undefined ? { execPath, execArgv: before } : { execArgv }),
         env: {
           ...process.env,
           OUTLIVE_EFFECTS: this.#effects,

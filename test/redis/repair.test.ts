@@ -47,7 +47,8 @@ const TENANT = { name: "tenant", running: 1, intervalMs: null, burst: 1, strict:
 /** Jobs in every place that there is: whatever an index can have, one of them has. */
 async function furnish(store: Store): Promise<void> {
   const mail = ["mail"];
-  await store.declare([kind("mail"), kind("keyed", { keyed: [TENANT] })]);
+  await store.declare([kind("mail"), kind("keyed", { keyed: [TENANT] }), kind("paused")]);
+  await store.operate.setPaused("paused", true, { actor: "test", reason: null, untilAt: null, forMs: null });
   for (const worker of ["living", "dying", "lost"]) await store.register(workerRecord(worker));
   const claim = async (worker: string, ids: readonly string[], kinds = mail): Promise<readonly ClaimedJob[]> => {
     await store.enqueue(ids.map((id) => draft({ id, kind: kinds[0]! })));
@@ -110,7 +111,7 @@ async function collect(store: Store): Promise<void> {
 
 /** By the end of its name, what an index of the furnished store is. */
 const INDEXES =
-  /:(x:.+|rs?:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost|n[ildtc]|n[bg]:.+|pz|pc:.+)$/;
+  /:(x:.+|rs?:\d+|z:\d+|u:\d+|v:\d+|h:.+|hk:\d+|t[345]:\d+|dk:\d+|held:\d+|cc:\d+|ch:\d+|k[tub]:.+|kc|rk|uk|kp|wa:\d+|aw:\d+|doors|zk|dl|ws|wi|fleet|over|kinds|inc|losses|lost|n[ildtc]|n[bg]:.+|pz|pc:.+)$/;
 
 test("each index that is lost is found, and built again as it was", async (t) => {
   const { store, connection } = await freshStore(t);
@@ -122,7 +123,7 @@ test("each index that is lost is found, and built again as it was", async (t) =>
   );
   const found = new Set(keys.map((key) => key.slice(connection.tag.length).replace(/:.*/s, "")));
   const expected =
-    "aw cc ch dk dl doors fleet h held hk inc kinds kt ku losses lost nb nc nd ng ni nl nt over pc pz r rs t3 t4 u v wa wi ws x z zk";
+    "aw cc ch dk dl doors fleet h held hk inc kc kinds kp kt ku losses lost nb nc nd ng ni nl nt over pc pz r rk rs t3 t4 u uk v wa wi ws x z zk";
   assert.equal([...found].toSorted().join(" "), expected);
   for (const key of keys) {
     await connection.command("DEL", key);
@@ -144,8 +145,8 @@ test("entries that no record knows are found by the sizes of indexes, and remove
   const strays: readonly (readonly string[])[] = [
     ["ZADD", `${tag}r:1`, "1", "9999"],
     ["HSET", `${tag}rs:1`, "9999", "abc"],
-    ["HINCRBY", `${tag}k:1`, "rd", "1"],
-    ["HINCRBY", `${tag}k:2`, "rn", "-1"],
+    ["HINCRBY", `${tag}kc`, "rd:1", "1"],
+    ["HINCRBY", `${tag}kc`, "rn:2", "-1"],
     ["ZADD", `${tag}z:1`, "1", "9999"],
     ["ZADD", `${tag}h:${key}`, "1", "9999"],
     ["SADD", `${tag}held:1`, "9999"],
@@ -154,7 +155,14 @@ test("entries that no record knows are found by the sizes of indexes, and remove
     ["HSET", `${tag}dk:1`, "never", "9999"],
     ["HSET", `${tag}x:ready`, "ready-never", "9999"],
     ["HSET", `${tag}ws`, "nobody", "99"],
-    ["HINCRBY", `${tag}k:1`, "jobs", "3"],
+    ["HINCRBY", `${tag}kc`, "jobs:1", "3"],
+    ["HINCRBY", `${tag}kc`, "jobs:3", "1"],
+    ["ZADD", `${tag}rk`, "1", "1"],
+    ["ZADD", `${tag}rk`, "1", "3"],
+    ["ZADD", `${tag}rk`, "1", "99"],
+    ["SADD", `${tag}uk`, "3"],
+    ["ZADD", `${tag}kp`, "1", "3"],
+    ["ZADD", `${tag}kp`, "1", "1"],
     ["ZINCRBY", `${tag}doors`, "1", String(key)],
     ["HSET", `${tag}ni`, "nobody", "99"],
     ["ZADD", `${tag}nl`, "99", "99"],
@@ -223,7 +231,7 @@ test("outlive check --repair builds lost indexes again, says so, and workers fin
   await connection.command("DEL", `${connection.tag}r:1`);
   const said = await cli(t, ["check", "--repair", "--json", "--store", url]);
   assert.equal(said.code, 0, said.stdout + said.stderr);
-  assert.match(said.stdout, /FAILED with 3 findings; all were repaired \(reindex\) and nothing is lost\./);
+  assert.match(said.stdout, /FAILED with 4 findings; all were repaired \(reindex\) and nothing is lost\./);
   await store.register(workerRecord("w"));
   assert.deepEqual(idsOf((await store.turn("w", [], roomFor(9))).claimed), ["a", "b"]);
 });

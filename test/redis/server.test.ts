@@ -250,6 +250,22 @@ test("jobs that ended badly are listed by pages, newest first, from their sets o
   assert.deepEqual(await listed(), ids.toReversed());
 });
 
+test("a thousand damaged jobs in front of a sound one are quarantined, and the worker comes to that one although it hardly ever polls", async (t) => {
+  const server = await ownRedis(t);
+  const engine = await new RedisPlace(t, server.url()).engine({ poll: "1h" });
+  const damaged = 1_000;
+  const inputs = Array(damaged + 1).fill({ ms: 1 });
+  await engine.enqueueMany(kinds.slow, inputs, { each: (_, n) => ({ id: n === damaged ? "sound" : `bad-${n}` }) });
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  for (let row = 1; row <= damaged; row++)
+    await wire.call(["LSET", `o:{outlive}:i:${Math.floor(row / 64)}`, String(row % 64), '00000000+{"ms":1}'], 5_000);
+  await engine.start({ concurrency: 2 });
+  assert.equal(await engine.result("sound", { timeout: "30s" }), null);
+  const [counts] = (await engine.counts()).filter(({ kind: name }) => name === "slow");
+  assert.deepEqual([counts!.quarantined, counts!.succeeded], [damaged, 1]);
+});
+
 /** A proxy that counts no subscriber of a worker's channel, like one that sees only its own. */
 async function hidingProxy(t: TestContext, port: number): Promise<number> {
   const proxy = createServer((client) => {

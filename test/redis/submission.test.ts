@@ -14,7 +14,7 @@ import { BATCH, BLOCKS, JOBS, ROWS_PER_BLOCK, struckStore, SUBMISSIONS } from ".
 
 const PROGRAM = fileURLToPath(new URL("./submitting-process.ts", import.meta.url));
 
-/** Submits in a process of its own, which is killed before its script of that number. Returns whether it got to the end all the same. */
+/** Submits in a separate process, which is killed before its script of that number. Returns whether it got to the end all the same. */
 async function submitted(t: TestContext, url: string, which: keyof typeof SUBMISSIONS, dies: number): Promise<boolean> {
   const child = fork(PROGRAM, [url, which, String(dies)], {
     execArgv: ["--disable-warning=ExperimentalWarning"],

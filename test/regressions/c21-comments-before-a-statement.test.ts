@@ -14,7 +14,7 @@ else
     ["a hundred thousand comments of both kinds", "/* a */-- b\n".repeat(50_000)],
   ] as const)
     test(`C21: a statement after ${what} reaches the server in linear time`, async (t) => {
-      // In a process of its own: a regular expression can't be interrupted.
+      // In a separate process: a regular expression can't be interrupted.
       const child = fork(fileURLToPath(import.meta.url), ["ask"], {
         execArgv: ["--disable-warning=ExperimentalWarning"],
       });

@@ -59,9 +59,8 @@ test("C22: a worker settles 560 results of 1 MiB that came at once, in statement
     rows: async (sql: string, values?: readonly unknown[]) => {
       statements.note(values);
       // The one row that is not a job: a live worker, everything settled, nothing claimed.
-      const facts = { live: true, restarted: false, suspects: false, epoch: 0, timeout_ms: null, due_ms: null };
-      const turn = { seq: null, ...facts, settled: null, cancels: null };
-      return sql.includes("taken AS") ? [turn] : [{ settled: null }];
+      const turn = { seq: null, id: ",,,*", fence: 1, epoch: 0, input: null };
+      return sql.includes("taken AS") ? [turn] : [{ settled: "*", noted: 0 }];
     },
   };
   const parts = {

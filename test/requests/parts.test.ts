@@ -136,10 +136,12 @@ test("more requests in flight than the process may open files are refused when a
 });
 
 test("requests are opened twenty at a time, and none is left waiting", async () => {
-  const pacer = new Pacer(setImmediate);
+  const pacer = new Pacer(setImmediate, () => 0);
   const opened: number[] = [];
   const all = Array.from({ length: 100 }, async (_, n) => {
-    await pacer.turn();
+    const turn = pacer.turn();
+    if (turn) await turn;
+    pacer.opened();
     opened.push(n);
   });
   await Promise.resolve();
@@ -149,6 +151,17 @@ test("requests are opened twenty at a time, and none is left waiting", async () 
     opened,
     Array.from({ length: 100 }, (_, n) => n),
   );
+});
+
+test("requests that find a connection are sent at once, until they have kept the event loop busy for a while", async () => {
+  let mono = 0;
+  const pacer = new Pacer(setImmediate, () => mono);
+  for (let n = 0; n < 100; n++) assert.equal(pacer.turn(), undefined);
+  mono += 5;
+  const waiting = pacer.turn();
+  assert.ok(waiting);
+  await waiting;
+  assert.equal(pacer.turn(), undefined);
 });
 
 test("a URL is shown without the values of its query", () => {

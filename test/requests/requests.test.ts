@@ -118,7 +118,7 @@ async function cutting(t: { after: (end: () => void) => void }): Promise<{ url: 
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, count: () => count };
 }
 
-test('a connection that breaks after sending: "resend" sends again, "fail" does not, "ask" asks', async (t) => {
+test("HR-13 a connection that breaks after sending: `resend` sends again, `fail` does not, `ask` asks", async (t) => {
   const { url, count } = await cutting(t);
   const failures: RequestFailure[] = [];
   const asked: UnknownOutcome[] = [];
@@ -200,7 +200,7 @@ const keyed = (url: string, options: object) =>
     ...options,
   });
 
-test("at most so many requests of a key are in flight, and others go on", async (t) => {
+test("at most this many requests of a key are in flight, and others go on", async (t) => {
   let now = 0;
   let most = 0;
   const receiver = await Receiver.start(t, (_, response) => {

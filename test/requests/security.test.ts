@@ -75,6 +75,54 @@ for (const host of ["127.0.0.1", "[::1]", "0x7f.1", "2130706433", "localhost", "
     assert.deepEqual([receiver.received.length, receiver.connections], [0, 0]);
   });
 
+/** What a name server sends back: these addresses, if it was asked for those of IPv4. */
+function dnsAnswer(query: Buffer, given: readonly string[]): Buffer {
+  const end = query.indexOf(0, 12) + 5;
+  const addresses = query.readUInt16BE(end - 4) === 1 ? given : [];
+  const head = Buffer.from(query.subarray(0, end));
+  head.writeUInt16BE(0x8180, 2);
+  head.writeUInt16BE(addresses.length, 6);
+  head.writeUInt16BE(0, 8);
+  head.writeUInt16BE(0, 10);
+  const records = addresses.map((one) =>
+    Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, ...one.split(".").map(Number)]),
+  );
+  return Buffer.concat([head, ...records]);
+}
+
+test("at most 200 names are looked up at once, and all of them are found", async (t) => {
+  // Room for the queries of all names, two each.
+  const socket = createSocket({ type: "udp4", recvBufferSize: 200 << 10 });
+  const asked = new Map<string, { readonly query: Buffer; readonly port: number }[]>();
+  let isHolding = true;
+  let askedWhileHeld = 0;
+  /** A few at a time: more would not fit into the buffer of the client's socket. */
+  const answer = (held: { readonly query: Buffer; readonly port: number }[]): void => {
+    for (const { query, port } of held.splice(0, 20))
+      socket.send(dnsAnswer(query, ["93.184.215.14"]), port, "127.0.0.1");
+    if (held.length > 0) setImmediate(answer, held);
+  };
+  const letGo = (): void => {
+    isHolding = false;
+    askedWhileHeld = asked.size;
+    answer([...asked.values()].flat());
+  };
+  socket.on("message", (query, { port }) => {
+    if (!isHolding) return socket.send(dnsAnswer(query, ["93.184.215.14"]), port, "127.0.0.1");
+    const name = query.subarray(12, query.indexOf(0, 12)).toString("latin1");
+    asked.set(name, [...(asked.get(name) ?? []), { query, port }]);
+    // What was sent before is read before the next turn but one of the event loop.
+    if (asked.size === 200) setImmediate(() => setImmediate(letGo));
+  });
+  await new Promise<void>((resolve) => socket.bind(0, "127.0.0.1", resolve));
+  t.after(() => socket.close());
+  const resolver = new Resolver(() => 0, [`127.0.0.1:${socket.address().port}`]);
+  const names = Array.from({ length: 500 }, (_, n) => `host${n}.example.com`);
+  const found = await Promise.all(names.map((name) => resolver.resolve(name)));
+  assert.ok(found.every(([one]) => one?.address === "93.184.215.14"));
+  assert.equal(askedWhileHeld, 200);
+});
+
 /** A name server that answers A queries with these addresses, one list after the other. */
 async function nameServer(
   t: TestContext,
@@ -86,15 +134,7 @@ async function nameServer(
     const end = query.indexOf(0, 12) + 5;
     const isA = query.readUInt16BE(end - 4) === 1;
     const addresses = isA ? answers[Math.min(asked++, answers.length - 1)]! : [];
-    const head = Buffer.from(query.subarray(0, end));
-    head.writeUInt16BE(0x8180, 2);
-    head.writeUInt16BE(addresses.length, 6);
-    head.writeUInt16BE(0, 8);
-    head.writeUInt16BE(0, 10);
-    const records = addresses.map((one) =>
-      Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, ...one.split(".").map(Number)]),
-    );
-    socket.send(Buffer.concat([head, ...records]), from.port, from.address);
+    socket.send(dnsAnswer(query, addresses), from.port, from.address);
   });
   await new Promise<void>((resolve) => socket.bind(0, "127.0.0.1", resolve));
   t.after(() => socket.close());
@@ -310,6 +350,85 @@ test("informational answers without an end, and headers of a megabyte, are error
   assert.match(await refusal(t, () => ({ url: long }), ANY), /^network: .*[Hh]eaders/);
 });
 
+const LIES: Readonly<Record<string, readonly [answer: string, expected: RegExp]>> = {
+  "fewer bytes than it says": ["HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", /^network: /],
+  "two lengths": ["HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nabc", /^network: /],
+  "a length and chunks": [
+    "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    /^network: /,
+  ],
+  "a chunk without an end": ["HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\nabc", /^network: /],
+  "an extension of a chunk without an end": [
+    `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3;${"x".repeat(1 << 20)}`,
+    /^network: /,
+  ],
+  "no HTTP": ["220 mail.example ESMTP\r\n", /^network: /],
+};
+for (const [what, [answer, expected]] of Object.entries(LIES))
+  test(`an answer with ${what} is an error, and not half an answer`, async (t) => {
+    const url = await rawServer(t, (socket) => socket.end(answer));
+    assert.match(await refusal(t, () => ({ url }), ANY), expected);
+  });
+
+test("an answer without a request, on a connection that waits, is not taken for that of the next one", async (t) => {
+  const url = await rawServer(t, (socket) => {
+    const answer = (text: string): string => `HTTP/1.1 200 OK\r\ncontent-length: ${text.length}\r\n\r\n${text}`;
+    // Both at once: the second has no request.
+    socket.write(answer("mine") + answer("forged"));
+  });
+  const bodies: string[] = [];
+  const call = request("call", {
+    method: "GET",
+    ...ANY,
+    retry: { attempts: 3, backoff: AT_ONCE },
+    send: () => ({ url }),
+  });
+  call.onResponse(({ body }) => void bodies.push(body));
+  const engine = await memory(t, [call]);
+  for (const n of [1, 2, 3]) {
+    await engine.enqueue(call, n);
+    await engine.runUntilIdle();
+  }
+  assert.deepEqual(bodies, ["mine", "mine", "mine"]);
+});
+
+test("cookies are not kept, JSON with __proto__ is refused, and a proxy of the environment is not used", async (t) => {
+  const seen: (string | undefined)[] = [];
+  const receiver = await Receiver.start(t, ({ url, headers }, response) => {
+    seen.push(headers.cookie);
+    response.setHeader("set-cookie", ["a=1", "b=2"]);
+    response.end(url === "/proto" ? '{"__proto__":{"admin":true}}' : '{"fine":true}');
+  });
+  const before = process.env["HTTP_PROXY"];
+  t.after(() => (before === undefined ? delete process.env["HTTP_PROXY"] : (process.env["HTTP_PROXY"] = before)));
+  process.env["HTTP_PROXY"] = "http://127.0.0.1:1";
+  const shown: object[] = [];
+  const call = request("call", { method: "GET", ...ANY, response: "json", send: () => ({ url: receiver.url }) });
+  call.onResponse(({ headers }) => void shown.push(headers));
+  const engine = await memory(t, [call]);
+  for (const n of [1, 2]) {
+    await engine.enqueue(call, n);
+    await engine.runUntilIdle();
+  }
+  assert.deepEqual(seen, [undefined, undefined]);
+  assert.deepEqual(
+    shown.map((headers) => "set-cookie" in headers),
+    [false, false],
+  );
+  let refused = "";
+  const proto = request("proto", {
+    method: "GET",
+    ...ANY,
+    response: "json",
+    send: () => ({ url: `${receiver.url}/proto` }),
+  });
+  proto.onError(({ is }) => void (refused = is));
+  const other = await memory(t, [proto]);
+  await other.enqueue(proto, null);
+  await other.runUntilIdle();
+  assert.equal(refused, "schema");
+});
+
 // ---- redirects
 
 test("a redirect is a failed answer unless the kind allows it", async (t) => {
@@ -429,6 +548,24 @@ test("certificates are verified: an own authority must be named, and the name mu
   assert.equal(wrong.received.length, 0);
   // Over TLS, too, a literal is checked.
   assert.match(await refusal(t, () => ({ url: right.url }), { tls: { ca } }), /not one that this request may reach/);
+});
+
+test("TLS older than 1.2 is refused", async (t) => {
+  const { ca, of } = certificates(t);
+  const receiver = await Receiver.start(
+    t,
+    (_, response) => response.end("old"),
+    (listener) =>
+      createHttps(
+        { ...of("127.0.0.1"), minVersion: "TLSv1", maxVersion: "TLSv1.1", ciphers: "DEFAULT:@SECLEVEL=0" },
+        listener,
+      ),
+  );
+  assert.match(
+    await refusal(t, () => ({ url: receiver.url }), { ...ANY, tls: { ca } }),
+    /^network: .*(protocol|version)/i,
+  );
+  assert.equal(receiver.received.length, 0);
 });
 
 test("a client certificate comes from secrets", async (t) => {

@@ -226,7 +226,7 @@ async function failing(
   return { engine, failure: failure!, paused };
 }
 
-test("an endpoint is disabled after so many failures of one request, or after it has failed for so long", async (t) => {
+test("an endpoint is disabled after this many failures of one request, or after it has failed for this long", async (t) => {
   assert.match((await failing(t, { disable: { failures: 4 } })).paused!, /^disabled: 4 failures in a row of request /);
   assert.match((await failing(t, { disable: { after: "20ms" } })).paused!, /^disabled: request .* has failed for /);
 });

@@ -12,8 +12,8 @@ import { memory } from "../engine/engines.ts";
 import { fakeStore } from "../support/samples.ts";
 
 const wakeups = () => {
-  const rung: string[] = [];
-  return { rung, channel: { notify: () => void rung.push("ring"), onWakeup: () => () => {} } };
+  const notified: string[] = [];
+  return { notified, channel: { notify: () => void notified.push("wake"), onWakeup: () => () => {} } };
 };
 
 function wrapped(verbs: SomeVerbs, how: Observation) {
@@ -33,7 +33,7 @@ test("an error of the driver is worded with what the store was doing, from the a
 });
 
 test("a call that made work ready wakes the other processes and the listeners of this one; any other wakes none", async () => {
-  const { rung, channel } = wakeups();
+  const { notified, channel } = wakeups();
   const heard: string[] = [];
   const store = wrapped(
     {
@@ -46,28 +46,28 @@ test("a call that made work ready wakes the other processes and the listeners of
   const unhear = store.onWakeup(() => void heard.push("heard"));
   await store.operate.setPaused("mail", true);
   await store.losses.judge("incident", []);
-  assert.deepEqual([rung, heard], [[], []]);
+  assert.deepEqual([notified, heard], [[], []]);
   await store.operate.setPaused("mail", false);
   await store.enqueue([]);
   unhear();
   await store.enqueue([]);
-  assert.deepEqual([rung.length, heard.length], [3, 2]);
+  assert.deepEqual([notified.length, heard.length], [3, 2]);
 });
 
 test("a verb that sends its wake-up within its own transaction wakes only the listeners of this process", async () => {
-  const { rung, channel } = wakeups();
+  const { notified, channel } = wakeups();
   const heard: string[] = [];
   const store = wrapped({ enqueue: async () => [] }, { wakeups: channel, notifyThemselves: ["enqueue"] });
   store.onWakeup(() => void heard.push("heard"));
   await store.enqueue([]);
-  assert.deepEqual([rung, heard], [[], ["heard"]]);
+  assert.deepEqual([notified, heard], [[], ["heard"]]);
 });
 
 test("a call that failed wakes none", async () => {
-  const { rung, channel } = wakeups();
+  const { notified, channel } = wakeups();
   const store = wrapped({ enqueue: () => Promise.reject(new Error("full")) }, { wakeups: channel });
   await assert.rejects(store.enqueue([]), /full/);
-  assert.deepEqual(rung, []);
+  assert.deepEqual(notified, []);
 });
 
 test("on a read-only store every verb that writes is refused without asking the store, and every other one is asked", async () => {

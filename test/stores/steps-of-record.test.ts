@@ -31,6 +31,7 @@ const SQLITE_STEPS = [
   "attempts 15f51590bbb93e4",
   "pages of parts 2203191b95ce6b1",
   "one wake for each key 240689a948efd46",
+  "priorities at doors 3f42d0d51995b63",
 ];
 
 const POSTGRES_STEPS = [
@@ -63,6 +64,8 @@ const POSTGRES_STEPS = [
   "pages of parts 4a539b0900ab73e",
   "plain jobs 753c6ecb8c94779",
   "keyed jobs in bulk d623bf8713e7254",
+  "input hash 0415654d770faeb",
+  "lone batches 876ffbe356024d6",
 ];
 
 const EDITED =

@@ -10,8 +10,11 @@ for (const key of PUTS) {
   const chunks = async function* (): AsyncGenerator<Uint8Array> {
     for (let at = 0; at < content.length; at += 100_000) yield content.subarray(at, at + 100_000);
   };
-  if (key.includes("staged")) await (blobs as unknown as StagingBlobs).stage(content).put(key);
-  else await blobs.put(key, key.includes("stream") ? chunks() : content);
+  if (key.includes("staged")) {
+    const staging = blobs as unknown as StagingBlobs;
+    await staging.stage(content).place(key);
+    await staging.sync([key]);
+  } else await blobs.put(key, key.includes("stream") ? chunks() : content);
   writeSync(1, `put ${key}\n`);
 }
 await blobs.delete([PUTS[0]!]);

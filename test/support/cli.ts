@@ -1,4 +1,4 @@
-// The command line as a user runs it: a process of its own, its exit code and both its streams.
+// The command line as a user runs it: a separate process, its exit code and both its streams.
 import assert from "node:assert/strict";
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";

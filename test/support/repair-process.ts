@@ -1,4 +1,4 @@
-// A repair in a process of its own, as `outlive check --repair` does it, that stands still after its first step until it is killed
+// A repair in a separate process, as `outlive check --repair` does it, that stands still after its first step until it is killed
 // or gets a byte on its standard input.
 import { readSync, writeSync } from "node:fs";
 import { repairStore } from "../../src/engine/open.ts";

@@ -1,4 +1,4 @@
-// A salvage, a REINDEX or a VACUUM in a process of its own, killed at the n-th change that it makes to the file system, or by the
+// A salvage, a REINDEX or a VACUUM in a separate process, killed at the n-th change that it makes to the file system, or by the
 // parent at any moment after "begun".
 import fs from "node:fs";
 import { syncBuiltinESMExports } from "node:module";

@@ -111,7 +111,15 @@ export function fakeStore(given: SomeVerbs): Store {
   const batches = given.batches && expecting("batches.", given.batches);
   const collections = given.collections && expecting("collections.", given.collections);
   const schedules = given.schedules && expecting("schedules.", given.schedules);
-  return expecting("", { name: "fake", ...given, ...parts, batches, collections, schedules }) as Store;
+  return expecting("", {
+    name: "fake",
+    purgesAtOnce: undefined,
+    ...given,
+    ...parts,
+    batches,
+    collections,
+    schedules,
+  }) as Store;
 }
 
 /** What a test did not give throws when it is called. */

@@ -166,7 +166,7 @@ test("jobs are orphans while their worker is silent or finished; finished worker
   let silent: readonly WorkerRow[] = [];
   const asked: (string | undefined)[] = [];
   const store: MeasuredStore = {
-    operator: { storeHealth: async () => ({ ok: true, detail: {} }) },
+    operator: { storeHealth: async () => ({ ok: true, summary: ["a store"], detail: {} }) },
     counts: async () => [],
     workers: async ({ which } = {}) => {
       asked.push(which);

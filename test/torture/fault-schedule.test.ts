@@ -1,4 +1,4 @@
-// The strikes of a run: how many for so many kills, which, and when the store was broken on purpose, because what is measured of a well
+// The strikes of a run: how many for this many kills, which, and when the store was broken on purpose, because what is measured of a well
 // store must not be measured then.
 import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";

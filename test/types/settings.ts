@@ -8,14 +8,8 @@ import type {
   KindOptions,
   WorkOptions,
 } from "../../src/engine/options.ts";
-import type {
-  KIND_OPTIONS,
-  PROGRAM_OPTIONS,
-  Setting,
-  SETTINGS,
-  ValueOf,
-  WORKER_OPTIONS,
-} from "../../src/engine/settings.ts";
+import type { KIND_OPTIONS } from "../../src/engine/kind-options.ts";
+import type { PROGRAM_OPTIONS, Setting, SETTINGS, ValueOf, WORKER_OPTIONS } from "../../src/engine/settings.ts";
 import { isTrue, type Same } from "./same.ts";
 
 type Table = Readonly<Record<string, Setting>>;

@@ -13,19 +13,19 @@ import {
 } from "../../src/worker/loop-state.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
-const EVENTS: readonly LoopEvent[] = ["wake", "ring", "tick", "due", "ended", "failed", "retry", "close"];
+const EVENTS: readonly LoopEvent[] = ["wake", "hint", "tick", "due", "ended", "failed", "retry", "close"];
 
 /** For each state what becomes of it, in the order of EVENTS; a dot: nothing. */
 const WALK: Readonly<Record<LoopState, string>> = {
-  //             wake         ring        tick         due     ended     failed     retry     close
-  idle: "        scheduled    rung        .            .       .         .          .         closed",
-  rung: "        scheduled    .           scheduled    .       .         .          .         closed",
-  scheduled: "   .            .           .            turning .         .          .         closed",
-  turning: "     turningAgain turningRung .            .       idle      backingOff .         closed",
-  turningRung: " turningAgain .           turningAgain .       rung      backingOff .         closed",
-  turningAgain: ".            .           .            .       scheduled backingOff .         closed",
-  backingOff: "  .            .           .            .       .         .          scheduled closed",
-  closed: "      .            .           .            .       .         .          .         .",
+  //               wake         hint          tick         due     ended     failed     retry     close
+  idle: "          scheduled    hinted        .            .       .         .          .         closed",
+  hinted: "        scheduled    .             scheduled    .       .         .          .         closed",
+  scheduled: "     .            .             .            turning .         .          .         closed",
+  turning: "       turningAgain turningHinted .            .       idle      backingOff .         closed",
+  turningHinted: " turningAgain .             turningAgain .       hinted    backingOff .         closed",
+  turningAgain: "  .            .             .            .       scheduled backingOff .         closed",
+  backingOff: "    .            .             .            .       .         .          scheduled closed",
+  closed: "        .            .             .            .       .         .          .         .",
 };
 const STATES = Object.keys(WALK) as LoopState[];
 
@@ -58,9 +58,9 @@ test("whatever happens, a wake is never lost: a turn that begins after it follow
 
 test("a wake-up that came to a full worker is taken up by a tick, and not by the end of the turn", () => {
   for (const start of ["idle", "turning"] as const) {
-    let state = afterEvent(start, "ring");
+    let state = afterEvent(start, "hint");
     if (isTurning(state)) state = afterEvent(state, "ended");
-    assert.equal(state, "rung");
+    assert.equal(state, "hinted");
     assert.equal(afterEvent(state, "tick"), "scheduled");
   }
 });

@@ -218,7 +218,7 @@ test("while the store fails the delays double up to five seconds, and no work of
   assert.equal(events.of("store.failed").at(-1)!.retryInMs, 50);
 });
 
-test("a ring says that the store may be back: it is tried half a second after the failure, however many rings there are", async () => {
+test("a wake-up may mean that the store is back: it is tried half a second after the failure, however many wake-ups there are", async () => {
   const { worker: made, clock, turns, start } = worker();
   await start();
   for (let failure = 0; failure < 8; failure++) {
@@ -228,7 +228,7 @@ test("a ring says that the store may be back: it is tried half a second after th
   const before = turns.length;
   await clock.advance(100);
   for (let times = 0; times < 5; times++) {
-    made.ring();
+    made.heard("wake");
     await clock.advance(50);
   }
   assert.equal(turns.length, before);
@@ -238,7 +238,7 @@ test("a ring says that the store may be back: it is tried half a second after th
   assert.equal(turns.length, before + 1);
   await turns.at(-1)!.fail();
   await clock.advance(2_000);
-  made.ring();
+  made.heard("wake");
   await clock.advance(0);
   assert.equal(turns.length, before + 2, "later than that: at once");
 });
@@ -253,9 +253,9 @@ test("a turn that was due when the store failed waits for the next try, and afte
   await clock.advance(1);
   assert.equal(turns.length, 2);
   await turns.at(-1)!.answer();
-  made.ring();
+  made.heard("wake");
   await clock.advance(0);
-  assert.equal(turns.length, 3, "a ring is heard");
+  assert.equal(turns.length, 3, "a wake-up is heard");
 });
 
 /** What a heartbeat that asked for a list of leases brings. */
@@ -490,7 +490,7 @@ test("woken during a turn, it takes another one: something may have become ready
   await start();
   made.wake();
   await clock.settle();
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   assert.equal(turns.length, 1);
   await turns[0]!.answer();
@@ -505,17 +505,17 @@ test("there is never more than one turn at a time", async () => {
   await end("a");
   const open = turns.length;
   await end("b");
-  made.ring();
+  made.heard("wake");
   await clock.advance(5_000);
   assert.equal(turns.length, open);
 });
 
-test("a full worker does not run to the store on each ring, but looks with the next tick", async () => {
+test("a full worker does not query the store for each wake-up, but polls with the next tick", async () => {
   const { worker: made, clock, turns, start } = worker();
   await (await start()).answer({ claimed: claims("a", "b", "c") });
   for (const turn of turns.slice(1)) await turn.answer();
   const before = turns.length;
-  for (let ring = 0; ring < 1_000; ring++) made.ring();
+  for (let at = 0; at < 1_000; at++) made.heard("wake");
   await clock.settle();
   assert.equal(turns.length, before);
   await clock.advance(100);
@@ -523,12 +523,12 @@ test("a full worker does not run to the store on each ring, but looks with the n
   assert.equal(turns.at(-1)!.room.total, 0);
 });
 
-test("a worker with room asks at once when the wakeup rings", async () => {
+test("a worker with room asks at once when a wake-up comes", async () => {
   const { worker: made, clock, turns, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
   const before = turns.length;
-  made.ring();
-  made.ring();
+  made.heard("wake");
+  made.heard("wake");
   await clock.settle();
   assert.equal(turns.length, before + 1);
   assert.equal(turns.at(-1)!.room.total, 2);
@@ -540,7 +540,7 @@ test("a worker says how many suspects it holds, without those that it settles wi
   const first = await start();
   assert.equal(first.room.suspects, undefined);
   await first.answer({ claimed: suspects });
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   assert.deepEqual(turns.at(-1)!.room.suspects, { count: 2, together: 3, oldestFirst: false });
   await turns.at(-1)!.answer();
@@ -556,7 +556,7 @@ test("a kind's own limit is free for the claim that settles the job before, and 
   const first = await start();
   assert.deepEqual(first.room.kinds[0], { kind: "mail", room: 1 });
   await first.answer({ claimed: claims("a") });
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   assert.deepEqual(turns.at(-1)!.room.kinds, [{ kind: "report", room: 2 }]);
   await turns.at(-1)!.answer();
@@ -567,7 +567,7 @@ test("a kind's own limit is free for the claim that settles the job before, and 
   await clock.advance(50);
   assert.deepEqual(turns.at(-1)!.room.kinds[0], { kind: "mail", room: 1 });
   await turns.at(-1)!.answer({ claimed: claims("b") });
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   assert.deepEqual(turns.at(-1)!.room.kinds, [{ kind: "report", room: 2 }]);
 });
@@ -576,7 +576,7 @@ test("a job that was fenced out and claimed again here takes one slot and not tw
   const { worker: made, turns, runs, end, clock, start } = worker({ concurrency: { perKind: new Map([["mail", 2]]) } });
   await (await start()).answer({ claimed: [aClaim({ id: "a", lease: aLease({ jobId: "a", fence: 1 }) })] });
   const old = runs.get("a")!;
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   await turns.at(-1)!.answer({ claimed: [aClaim({ lease: aLease({ jobId: "a", fence: 2 }) })] });
   assert.equal(made.heldCount, 1);
@@ -589,7 +589,7 @@ test("a job that was fenced out and claimed again here takes one slot and not tw
     [2],
   );
   await settling.answer();
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   assert.deepEqual(turns.at(-1)!.room.kinds[0], { kind: "mail", room: 2 });
 });
@@ -597,7 +597,7 @@ test("a job that was fenced out and claimed again here takes one slot and not tw
 test("cancels that the store tells of reach the handlers", async () => {
   const { worker: made, clock, turns, runs, start } = worker();
   await (await start()).answer({ claimed: claims("a", "b") });
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   await turns.at(-1)!.answer({ cancels: ["b", "nobody"] });
   assert.equal(runs.get("a")!.run.abortedBy, undefined);
@@ -668,7 +668,7 @@ test("an idle worker is drained at once", async () => {
 test("a closed worker requests nothing, whatever wakes it, ends or is answered", async () => {
   const { worker: made, clock, turns, runs, start } = worker();
   await (await start()).answer({ claimed: claims("a") });
-  made.ring();
+  made.heard("wake");
   await clock.settle();
   const open = turns.at(-1)!;
   const draining = made.drain();
@@ -676,7 +676,7 @@ test("a closed worker requests nothing, whatever wakes it, ends or is answered",
   await draining;
   await open.answer({ claimed: claims("b") });
   runs.get("a")!.end.resolve(1);
-  made.ring();
+  made.heard("wake");
   await clock.advance(60_000);
   assert.equal(runs.has("b"), false);
   assert.equal(turns.at(-1), open);

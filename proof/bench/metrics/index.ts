@@ -5,6 +5,7 @@ import { beatHolding } from "./beat-holding.ts";
 import { drainDeepPostgres, drainDeepRedis, drainDeepSqlite } from "./drain-deep.ts";
 import { drainBesideSleepers, drainKeyed, drainManyKinds, parentChildren } from "./drain-features.ts";
 import { drainLong, drainPinned } from "./drain-long.ts";
+import { drainPurging } from "./drain-purging.ts";
 import { drainSlowHandlers } from "./drain-slow-handlers.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
 import { drain } from "./drain.ts";
@@ -37,6 +38,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainManyKinds,
     drainSlowHandlers,
     drainLong,
+    drainPurging,
     enqueue,
     enqueueInFlight,
     enqueueBulk,

@@ -1,5 +1,5 @@
-// `open` on a file with a million jobs that a killed process left: a WAL that no checkpoint reached, running jobs, a free lock. The check
-// of the whole file, which has its own limit of 10 s and can be left out, is told apart.
+// `open` on a file with five million jobs that a killed process left: a WAL that no checkpoint reached, running jobs, a free lock. An open waits for the
+// check of the whole file for at most 1 s, and that is part of what is measured.
 import { statSync } from "node:fs";
 import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
@@ -12,7 +12,7 @@ const RUNNING = 50;
 export const openUnclean: Metric = {
   names: ["openUnclean"],
   async run(bench) {
-    const jobs = bench.pick(1_000_000, 100_000);
+    const jobs = bench.pick(5_000_000, 100_000);
     const soiled = bench.pick(50_000, 20_000);
     const rounds = 3;
     const url = await filled(bench, [{ kind: "noop", priority: 0, count: jobs - rounds * soiled }]);
@@ -30,7 +30,7 @@ export const openUnclean: Metric = {
       const opener = await bench.start("open", { path });
       const { openMs, checkMs, recovered } = await bench.during([opener], () => opener.ask<Opened>("open"));
       if (recovered !== RUNNING) throw new Error(`${recovered} of ${RUNNING} running jobs were recovered`);
-      took.push(openMs - checkMs);
+      took.push(openMs);
       checked.push(checkMs);
     }
     await bench.store.drop(url);
@@ -40,7 +40,7 @@ export const openUnclean: Metric = {
         name: "openUnclean",
         unit: "ms",
         ours,
-        targets: [{ text: "< 2,000 ms in addition to the check", value: ours, atMost: 2_000 }],
+        targets: [{ text: "≤ 2,000 ms", value: ours, atMost: 2_000 }],
         detail: {
           jobs,
           rounds,

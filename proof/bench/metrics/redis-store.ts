@@ -3,6 +3,9 @@
 import { connect as connectTo } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { open } from "../../../src/index.ts";
+import { redisAddress } from "../../../src/stores/redis/address.ts";
+import { tagOf } from "../../../src/stores/redis/connection.ts";
+import { SCRIPT_NAMES, scriptsOf, SERVER_CLOCK } from "../../../src/stores/redis/scripts.ts";
 import { CONCURRENCY, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Bench, Metric } from "../harness.ts";
@@ -92,6 +95,9 @@ export const largeReads: Metric = {
     await engine.close();
     const slowest = (await store.command("SLOWLOG", "GET", "128")) as readonly (readonly unknown[])[];
     const slow = slowest.length;
+    const run = String(await store.command("HGET", `${tagOf(redisAddress(url).name)}meta`, "run"));
+    const scripts = scriptsOf(run, SERVER_CLOCK);
+    const names = new Map(SCRIPT_NAMES.map((name) => [scripts(name).sha, name]));
     await store.drop(url);
     const worst = Math.max(...Object.values(took));
     return [
@@ -114,15 +120,22 @@ export const largeReads: Metric = {
         unit: "ms",
         ours: slow,
         targets: [{ text: "no script over 10 ms", value: slow, atMost: 0 }],
-        detail: { jobs: million, how: "entries of SLOWLOG after the reads above", slowest: slowestText(slowest) },
+        detail: {
+          jobs: million,
+          how: "entries of SLOWLOG after the reads above",
+          slowest: slowestText(slowest, names),
+        },
       },
     ];
   },
 };
 
-/** Milliseconds and the beginning of the command, of each entry. */
-function slowestText(entries: readonly (readonly unknown[])[]): string {
-  const text = entries.map(([, , us, args]) => `${Number(us) / 1_000} ms: ${(args as string[]).slice(0, 2).join(" ")}`);
+/** Milliseconds and the script, or the command, of each entry. */
+function slowestText(entries: readonly (readonly unknown[])[], names: ReadonlyMap<string, string>): string {
+  const text = entries.map(([, , us, args]) => {
+    const [command, sha = ""] = args as string[];
+    return `${Number(us) / 1_000} ms: ${names.get(sha) ?? command}`;
+  });
   return text.slice(0, 5).join("; ");
 }
 

@@ -51,7 +51,7 @@ const plain = { slow, notAhead }[form as string] ?? noop;
 const drained = form === "keyed" ? keyed : form === "unkeyed" ? unkeyed : plain;
 // Only what is drained, and the parent: a kind that may not be claimed ahead would hold up the others.
 const jobs = form === "kinds" ? kinds : form === "children" ? [noop, parent] : [drained];
-const engine = await open(url, { jobs, logger: false });
+const engine = await open(url, { jobs, logger: false, ...(form === "purging" && { heartbeat: { sweep: "1s" } }) });
 engine.on("job.succeeded", ({ kind }) => {
   if (kind !== parent.name) done();
 });
@@ -68,7 +68,7 @@ serve({
   fill: async ({ count, priority, inputBytes = 0 }: { count: number; priority: number; inputBytes?: number }) => {
     if (form === "kinds") return fillKinds(count, priority);
     await engine.pause(drained);
-    // An input of exactly so many bytes, the braces and the name included.
+    // An input of exactly this many bytes, the braces and the name included.
     if (inputBytes > 0) return void (await engine.enqueueMany(noop, texts(count, inputBytes)));
     if (form === "keyed" || form === "unkeyed")
       await engine.enqueueMany(form === "keyed" ? keyed : unkeyed, keyedInputs(count));

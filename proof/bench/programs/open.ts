@@ -7,7 +7,7 @@ const { path } = given<{ path: string }>();
 
 export interface Opened {
   readonly openMs: number;
-  /** Of it, the check of the whole file; 0: there was none. It has a limit of its own, 10 s. */
+  /** Of it, the check of the whole file; 0: there was none. It has a limit of its own, 1 s. */
   readonly checkMs: number;
   readonly recoveryMs: number;
   readonly recovered: number;

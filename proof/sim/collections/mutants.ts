@@ -20,6 +20,16 @@ export interface CollectionMutant {
   readonly blobs?: (blobs: PartBlobs, clock: Clock) => PartBlobs;
   /** Instead of what one process publishes with. */
   readonly broker?: (broker: Broker, clock: Clock) => Broker;
+  /** Instead of what a job is given. */
+  readonly run?: (run: SimulatedRun) => SimulatedRun;
+}
+
+/** As much of a run as the jobs of a collection use. */
+export interface SimulatedRun {
+  readonly id: string;
+  readonly signal: AbortSignal;
+  heartbeat(): Promise<void>;
+  wait(ids: readonly string[]): Promise<void>;
 }
 
 function verbs(change: (real: Collections, db: Database) => Partial<Collections>): Pick<CollectionMutant, "store"> {
@@ -225,6 +235,11 @@ export const COLLECTION_MUTANTS: readonly CollectionMutant[] = [
               : step.follow,
         }),
     })),
+  },
+  {
+    name: "cleansUpBeforeDone",
+    what: "the clean-up does not wait for what follows the end, which then finds no parts",
+    run: (run) => ({ ...run, wait: async () => {} }),
   },
   {
     name: "cleanUpForgotten",

@@ -65,7 +65,7 @@ export class Turnstile {
           (value) => {
             this.busy--;
             this.#witness.answered(asked, value, !answers);
-            if (method === "takeBack") this.#ring();
+            if (method === "takeBack") this.#wakeAll();
             if (!answers) return;
             this.#hear(process, `${method}${JSON.stringify(value)}`);
             resolve(value);
@@ -82,7 +82,7 @@ export class Turnstile {
     });
   }
 
-  #ring(): void {
+  #wakeAll(): void {
     for (const [process, listener] of this.#listeners) {
       this.#hear(process, "wakeup");
       process.main.soon(listener);

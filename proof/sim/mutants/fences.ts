@@ -1,7 +1,7 @@
 // Writes without a fence: a zombie's write ends, or adds to, an attempt that is not its own.
 import type { AttemptWrite } from "../../../src/stores/port.ts";
 import { withVerbs } from "../../../src/stores/observed.ts";
-import { present, refenced, refencing } from "./instead.ts";
+import { present, refenced, refencing, rewriting } from "./instead.ts";
 import { type Mutant, only, type StoreMutation, zombies } from "./mutant.ts";
 
 /** A small write of this type is sent with a lease that fits. */
@@ -19,6 +19,15 @@ export const fenceMutants: readonly Mutant[] = [
     what: "a success is written whichever worker owns the job by now",
     focus: { ...zombies("failures"), stall: 0.1 },
     store: refencing(({ name }) => name === "succeed"),
+  },
+  {
+    name: "neighboursWithoutFence",
+    what: "successes of neighbours are written together, whichever worker owns the jobs by now",
+    focus: { ...zombies("ticks"), stall: 0.1, jobs: 200, concurrency: 20 },
+    connection: rewriting([
+      "AND state = 1 AND fence = ? AND epoch = ? AND worker = ? AND extras = ?",
+      "AND state = 1 AND ? + ? + ? > 0 AND extras = ?",
+    ]),
   },
   {
     name: "failWithoutFence",

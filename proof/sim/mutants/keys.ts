@@ -216,6 +216,18 @@ export const keyMutants: readonly Mutant[] = [
     ]),
   },
   {
+    name: "takenByOthersAdmitted",
+    what: "what a process remembers of a door is admitted and claimed, although another process has taken it meanwhile",
+    focus: QUIET,
+    connection: rewriting(
+      ["PRAGMA data_version", "SELECT 1"],
+      [
+        "AND place = 1 AND door = key1 AND key2 IS NULL AND fair IS NULL AND gate IS NULL RETURNING job, key1",
+        "RETURNING job, key1",
+      ],
+    ),
+  },
+  {
     name: "firstRemovedAsStale",
     what: "with the entries of jobs that have left a door, that of the first job there is removed",
     focus: QUIET,

@@ -7,7 +7,7 @@ import { attemptOf, type Model, type Moment, STATE } from "./model.ts";
 import type { HistoryRow, IncidentRow, JobRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
-/** Deaths of others may be forgotten after so long, by a clock that may have jumped. */
+/** Deaths of others may be forgotten after this long, by a clock that may have jumped. */
 const BACKGROUND_MS = 600_000;
 /** However many others died, this many times its limit is the end. */
 const HARD_LIMIT = 3;

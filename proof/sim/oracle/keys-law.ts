@@ -4,10 +4,11 @@
 import { FAIR, jobKey } from "../../../src/job/limits.ts";
 import { limitFacts } from "../workloads/index.ts";
 import type { TurnAnswer } from "../../../src/stores/port.ts";
+import { WAITS_FOR_WORKER_MS } from "../../../src/stores/sqlite/admission.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
 import { type FairJob, TurnsLaw } from "./turns-law.ts";
 import { demand } from "./violation.ts";
-import type { JobRow, KeyedRow, KeyRow } from "./watch.ts";
+import type { JobRow, KeyedRow, KeyRow, KeyWakeRow } from "./watch.ts";
 
 /** In the calm a job that has room is admitted within this time: workers poll every 3 s, and one whose loop is blocked is killed before. */
 const ADMITTED_WITHIN_MS = 16_000;
@@ -35,6 +36,8 @@ export class KeysLaw {
   readonly #model: Model;
   readonly #keys = new Map<number, readonly Name[]>();
   readonly #own = new Map<Name, KeyRow>();
+  /** How many wakes each key has. */
+  readonly #awake = new Map<number, number>();
   /** The key by which a job takes turns. */
   readonly #fair = new Map<number, Name>();
   readonly #turns = new TurnsLaw();
@@ -111,6 +114,7 @@ export class KeysLaw {
     for (const seen of moment.seen) {
       if (seen.subject === "keyed") this.#keyed(seen.is);
       if (seen.subject === "key" && seen.is) this.#own.set(nameOf(seen.is.name, seen.is.key), seen.is);
+      if (seen.subject === "keyWake") this.#woke(seen.was, seen.is);
       if (seen.subject !== "job" || !seen.is) continue;
       const { was, is } = seen;
       changed.add(is.seq);
@@ -149,16 +153,30 @@ export class KeysLaw {
     return pausedAt !== null && (pausedUntil === null || pausedUntil > wall);
   }
 
-  /** A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. */
+  /**
+   * A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. If its worker is full, it may leave keys to the
+   * turns of others; then they have a wake, and it looks itself again soon.
+   */
   #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
     if (!live || nextDueInMs === 0) return;
+    const looksAgain = nextDueInMs !== null && nextDueInMs <= WAITS_FOR_WORKER_MS;
     for (const [seq, names] of this.#keys) {
       const job = this.#model.jobs.get(seq)!;
       demand(
-        !isHeld(job) || this.#fair.has(seq) || !names.every((name) => this.#hasRoom(job, name, wall)),
+        !isHeld(job) ||
+          (looksAgain && names.some((name) => this.#awake.has(idOf(name)))) ||
+          this.#fair.has(seq) ||
+          !names.every((name) => this.#hasRoom(job, name, wall)),
         () => `stuck key: a turn left ${job.id} held, and ${told(names)} had room for it`,
       );
     }
+  }
+
+  #woke(was: KeyWakeRow | null, is: KeyWakeRow | null): void {
+    const key = was?.key ?? is!.key;
+    const count = (this.#awake.get(key) ?? 0) + (is === null ? -1 : 1);
+    if (count > 0) this.#awake.set(key, count);
+    else this.#awake.delete(key);
   }
 
   #keyed(is: KeyedRow | null): void {
@@ -295,7 +313,7 @@ export class KeysLaw {
   }
 
   /** The rows are older ones. What started since then is forgotten with them. */
-  wentBack(keyed: readonly KeyedRow[], own: readonly KeyRow[]): void {
+  wentBack(keyed: readonly KeyedRow[], own: readonly KeyRow[], wakes: readonly KeyWakeRow[]): void {
     this.#isOutOfTime = true;
     for (const memory of [
       this.#heldSince,
@@ -307,8 +325,10 @@ export class KeysLaw {
       this.#starts,
       this.#heldOffUntil,
       this.#idleSince,
+      this.#awake,
     ])
       memory.clear();
+    for (const one of wakes) this.#woke(null, one);
     this.#turns.wentBack();
     for (const one of keyed) this.#keyed(one);
     for (const one of own) {
@@ -341,6 +361,11 @@ function hasBegun({ state, fence }: JobRow): boolean {
 
 function nameOf(limit: string, key: string): Name {
   return `${limit}\n${key}`;
+}
+
+function idOf(name: Name): number {
+  const [limit, key] = name.split("\n") as [string, string];
+  return jobKey(limit, key).id;
 }
 
 function told(names: readonly Name[]): string {

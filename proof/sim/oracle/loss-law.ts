@@ -5,7 +5,7 @@ import type { Model } from "./model.ts";
 import type { HistoryRow, IncidentRow, JobRow, WorkerRow } from "./watch.ts";
 import { demand } from "./violation.ts";
 
-/** A worker that stays away for so many leases is counted as dead. */
+/** A worker that stays away for this many leases is counted as dead. */
 const AWAY_LEASES = 2;
 
 export class LossLaw {

@@ -277,7 +277,7 @@ export class Oracle {
     const kept = this.#watch.all("step").map(({ job, name }) => `${this.model.jobs.get(job)?.id}/${name}`);
     this.#steps.wentBack(new Set(kept));
     this.#waiting.wentBack(this.#watch.all("signal"));
-    this.#keys.wentBack(this.#watch.all("keyed"), this.#watch.all("key"));
+    this.#keys.wentBack(this.#watch.all("keyed"), this.#watch.all("key"), this.#watch.all("keyWake"));
     this.#families.wentBack();
     this.batches.wentBack(this.#watch);
     this.reruns.wentBack();

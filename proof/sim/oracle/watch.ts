@@ -141,6 +141,11 @@ export interface FailureRow {
   readonly quarantined: number;
 }
 
+export interface KeyWakeRow {
+  readonly id: number;
+  readonly key: number;
+}
+
 interface Rows {
   readonly job: JobRow;
   readonly worker: WorkerRow;
@@ -152,6 +157,7 @@ interface Rows {
   readonly signal: SignalRow;
   readonly keyed: KeyedRow;
   readonly key: KeyRow;
+  readonly keyWake: KeyWakeRow;
   readonly batch: BatchRow;
   readonly block: BlockRow;
   readonly failure: FailureRow;
@@ -194,6 +200,7 @@ const COLUMNS: Readonly<Record<keyof Rows, readonly [table: string, columns: str
     "outlive_keys",
     "'name', @.name, 'key', @.key, 'running', @.running, 'intervalMs', @.interval_ms, 'burst', @.burst, 'arrivalAt', @.arrival_at, 'heldOffUntil', @.held_off_until, 'weight', @.weight, 'pausedAt', @.paused_at, 'pausedUntil', @.paused_until",
   ],
+  keyWake: ["outlive_key_wakes", "'id', @.id, 'key', @.key"],
   batch: [
     "outlive_batches",
     "'seq', @.seq, 'id', @.id, 'key', @.key, 'state', @.state, 'round', @.round, 'rows', @.rows, 'succeeded', @.succeeded, 'failed', @.failed, 'quarantined', @.quarantined, 'aborted', @.aborted, 'tending', @.tending",

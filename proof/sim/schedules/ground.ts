@@ -71,7 +71,7 @@ export function onSqlite(clock: VirtualClock, random: SeededRandom): Ground {
   };
 }
 
-/** At most so many scripts are lost at once. */
+/** At most this many scripts are lost at once. */
 const MOST_LOST = 12;
 
 /** On the store in the shape of Redis. */

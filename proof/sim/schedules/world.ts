@@ -237,7 +237,7 @@ class ScheduleWorld {
     for (const worker of this.#workers) worker.healthySince = this.#clock.mono();
   }
 
-  /** All workers die, and none is started for so long. */
+  /** All workers die, and none is started for this long. */
   async #leave(forMs: number): Promise<void> {
     this.#away = true;
     while (this.#workers.length > 0) this.#kill(this.#workers[0]!);

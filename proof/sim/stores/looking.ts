@@ -185,7 +185,7 @@ function wholeIncident(data: Data, found: IncidentRecord): Incident {
 
 export function health(data: Data): StoreHealth {
   const { run, epoch, writes } = data.meta();
-  return { ok: true, detail: { run: run ?? data.keys.run, epoch, writes } };
+  return { ok: true, summary: ["simulated"], detail: { run: run ?? data.keys.run, epoch, writes } };
 }
 
 /** Applies the change that core made for the state in which the job is found. */

@@ -68,7 +68,7 @@ export interface Tools {
   readonly process: SimProcess;
   readonly random: SeededRandom;
   readonly clock: Clock;
-  /** Takes up to so many ms. */
+  /** Takes up to this many ms. */
   readonly work: (mostMs: number) => Promise<void>;
   /** Tells the oracle what `run.step` gave to a handler. */
   readonly stepCame: StepCame;

@@ -1,5 +1,5 @@
 // The real engine in a simulated process, wired as `open()` wires it: the same recovery at open, the same worker host, the same
-// maintenance in a thread of its own. Only clock, chance, locks and the way to the store are the world's.
+// maintenance in a separate thread. Only clock, chance, locks and the way to the store are the world's.
 import { Engine } from "../../../src/engine/engine.ts";
 import { engineSettings, settingsWithDefaults } from "../../../src/engine/options.ts";
 import { idSource } from "../../../src/job/enqueue.ts";

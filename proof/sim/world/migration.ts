@@ -55,7 +55,7 @@ export class Migration {
   }
 }
 
-/** The file has the tables of the first so many migrations, and nothing of the next. */
+/** The file has the tables of the first migrations, up to this number, and nothing of the next. */
 function demandExactly(db: Database, whole: number): void {
   const version = schemaVersion(db);
   demand(version === whole, () => `schema ${version} in the place of ${whole}`);

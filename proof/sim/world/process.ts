@@ -161,7 +161,7 @@ export class SimProcess {
     this.onReconnect();
   }
 
-  /** Whether it was cut off for so long without a break, within the last `lately` ms: a takeover for that may still be on its way. */
+  /** Whether it was cut off for this long without a break, within the last `lately` ms: a takeover for that may still be on its way. */
   wasCutOffFor(ms: number, lately: number): boolean {
     const { now } = this.#scheduler;
     return this.cuts.some(({ from, to }) => Math.min(to, now) - from >= ms && now - to < lately);

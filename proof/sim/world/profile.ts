@@ -34,7 +34,7 @@ export interface Profile {
   readonly recoveryBatch: number;
   /** "relaxed": a loss of power takes what was not synced, acknowledged or not. */
   readonly durability: "full" | "relaxed";
-  /** The file is empty at first, and so many of those who open it die while they migrate it. */
+  /** The file is empty at first, and this many of those who open it die while they migrate it. */
   readonly killMigration: number;
   /** Mean time between two acts of the nemesis, in ms. */
   readonly nemesisEveryMs: number;

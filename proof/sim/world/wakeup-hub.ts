@@ -20,7 +20,7 @@ export class WakeupHub {
     return () => void this.#listeners.delete(entry);
   }
 
-  ring(): void {
+  wake(): void {
     this.#deliver("wake", () => !this.#random.chance(UNHEARD));
   }
 

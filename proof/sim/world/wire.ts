@@ -31,7 +31,7 @@ export interface WireDeps {
   readonly conditions: Conditions;
   readonly faults: Faults;
   readonly witness: Witness;
-  readonly tower: WakeupHub;
+  readonly wakeups: WakeupHub;
   /** Whether another process is there to take over while this process stands still. */
   readonly othersAwake: () => boolean;
   /** A recovery of this process's worker is on its way. Returns whether it wakes up meanwhile. */
@@ -52,8 +52,8 @@ export function wire(real: Store, deps: WireDeps): Store {
   const carried = observed(store, { around: (verb, args, call) => travel(deps, random, verb, args, call) });
   return withVerbs(carried, {
     // A process without its connection hears nothing and sends nothing.
-    onWakeup: (listener) => deps.tower.hear(deps.thread, (what) => !deps.process.isCut && listener(what)),
-    notify: (what) => deps.process.alive && !deps.process.isCut && deps.tower.send(what),
+    onWakeup: (listener) => deps.wakeups.hear(deps.thread, (what) => !deps.process.isCut && listener(what)),
+    notify: (what) => deps.process.alive && !deps.process.isCut && deps.wakeups.send(what),
     close: async () => {},
   });
 }
@@ -65,7 +65,7 @@ function travel(
   args: readonly unknown[],
   call: Call,
 ): Promise<unknown> {
-  const { process, thread, witness, tower, conditions, scheduler } = deps;
+  const { process, thread, witness, wakeups, conditions, scheduler } = deps;
   const fate = drawFate(deps, random, method, args);
   return new Promise((resolve, reject) => {
     const refuse = (why: string): void => {
@@ -89,7 +89,7 @@ function travel(
           witness.answered(call_, value, fate.lost === "answer");
           const given = method === "turn" && (value as TurnAnswer).claimed.length > 0;
           if (given && fate.lost === "answer") deps.claimLost();
-          if (wakesOthers(method, args, value)) tower.ring();
+          if (wakesOthers(method, args, value)) wakeups.wake();
           const inDoubt = fate.lost === null && MATTERS.has(method);
           if (inDoubt) process.undelivered++;
           if (strikes("after")) process.kill("nemesis");

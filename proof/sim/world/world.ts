@@ -50,7 +50,7 @@ export class World {
   readonly tally: Tally = newTally();
   readonly witness: Witness;
   readonly kernel: Kernel;
-  readonly tower: WakeupHub;
+  readonly wakeups: WakeupHub;
   readonly conditions = new Conditions();
   readonly faults: Faults;
   readonly disk: Disk;
@@ -74,7 +74,7 @@ export class World {
       now: () => this.scheduler.now,
       byPid: (pid) => this.byPid(pid),
     });
-    this.tower = new WakeupHub(this.random.fork("bells"));
+    this.wakeups = new WakeupHub(this.random.fork("bells"));
     this.mutant = options.mutant ?? null;
   }
 
@@ -155,7 +155,7 @@ export class World {
       conditions: this.conditions,
       faults: this.faults,
       witness: this.witness,
-      tower: this.tower,
+      wakeups: this.wakeups,
       othersAwake: () => this.processes.some((one) => one.isWorker && one !== process && one.alive && !one.paused),
       aboutToRecover: (pid) => this.ambush(this.processes[pid - 1]!, 1, BEFORE_RECOVERY),
       claimLost: () => this.onClaimLost(process),

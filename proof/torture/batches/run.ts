@@ -18,11 +18,11 @@ import { tablesOf } from "./tables.ts";
 
 export interface BatchesOptions {
   readonly url: string;
-  /** At least so many. */
+  /** At least this many. */
   readonly kills: number;
-  /** Kills go on until so many batches were submitted, which are small then; null: until there are enough kills. */
+  /** Kills go on until this many batches were submitted, which are small then; null: until there are enough kills. */
   readonly batches: number | null;
-  /** Kills and submissions end after so long, however many there were; null: they do not. A campaign is run in pieces, each with its own verdict. */
+  /** Kills and submissions end after this long, however many there were; null: they do not. A campaign is run in pieces, each with its own verdict. */
   readonly forMs: number | null;
   readonly seed: number;
   readonly workers: number;
@@ -46,7 +46,7 @@ export interface BatchesOutcome {
 
 const SUBMITTERS = 2;
 const PAUSE_MS = { least: 50, most: 400 };
-/** A server strikes once in so many kills. */
+/** A server strikes once in this many kills. */
 const KILLS_PER_SERVER = 40;
 /** How long what was begun may take to end after the last kill. */
 const ENDED_WITHIN_MS = 120_000;

@@ -26,7 +26,9 @@ const scan = collection(KIND, {
 });
 
 if (task.role === "worker") {
-  scan.notify(RESULTS);
+  scan.notify(RESULTS).done(async (collected) => {
+    for await (const part of collected.parts("files")) for await (const _ of part.stream());
+  });
   const { url, blobs, broker } = task;
   const heartbeat = { interval: "200ms", lease: "5s", probe: "50ms", sweep: "1s" } as const;
   const engine = await open(url, { jobs: [scan], blobs, broker: rabbitmq(broker), logger: false, heartbeat });

@@ -7,7 +7,7 @@ import { NotDone, type FaultContext } from "../processes/fault-schedule.ts";
 const CHECK_EVERY_MS = 60;
 const IN_FLIGHT_WITHIN_MS = 20_000;
 
-/** Enqueues so many jobs that last so long. */
+/** Enqueues this many jobs, each of which lasts this long. */
 export function enqueueNaps(context: FaultContext, count: number, ms: number): Promise<string[]> {
   return Promise.all(Array.from({ length: count }, () => context.enqueue(nap, { ms })));
 }

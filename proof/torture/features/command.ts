@@ -14,7 +14,7 @@ import type { Outcome, Place, Scenario, Sizes } from "./stage.ts";
 
 /** Violations beyond this many of one law say nothing new. */
 const MAX_PRINTED = 10;
-/** From so many kills on, scenarios without kills have their full size. */
+/** From this many kills on, scenarios without kills have their full size. */
 const FULL_SIZE_KILLS = 100;
 const ENDED_WITHIN_MS = 120_000;
 

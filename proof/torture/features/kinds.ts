@@ -65,7 +65,7 @@ limited.handle(async ({ key, n }, run) => {
   say({ ...of, what: "end" });
 });
 
-/** At most so many starts in a second. They last, so that kills waste some of them. */
+/** At most this many starts in a second. They last, so that kills waste some of them. */
 export const paced = job<Keyed>("paced", {
   retry,
   limits: [{ name: "pace", key: ({ key }) => key, ...RATE, ...(isPlanted("rate") && { rate: 50 }) }],

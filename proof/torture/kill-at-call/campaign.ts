@@ -8,7 +8,7 @@ import { type Kill, type Plant, type Point, Site } from "./site.ts";
 
 export interface KillOptions {
   readonly scenarios: readonly Scenario[];
-  /** At most so many kills per scenario, spread evenly over its calls; null: at every call. */
+  /** At most this many kills per scenario, spread evenly over its calls; null: at every call. */
   readonly most: number | null;
   /** Killed at these alone, one process after the other in the same fixture. */
   readonly at?: readonly Point[];

@@ -11,7 +11,7 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
     args: [...args],
     options: {
       "kill-at-call": { type: "boolean" },
-      /** At most so many kills per scenario. Default: at every call. */
+      /** At most this many kills per scenario. Default: at every call. */
       kills: { type: "string" },
       scenario: { type: "string" },
       /** At this call of one scenario alone: `fsync:17`; with several, one process after the other in the same fixture. */
@@ -48,7 +48,7 @@ export async function killAtCall(args: readonly string[]): Promise<boolean> {
     ...(values.at === undefined ? [] : [`every call: --at ${values.at} alone`]),
     ...(values.kills === undefined || at
       ? []
-      : [`every call: --kills ${values.kills} spreads so many over those of a scenario`]),
+      : [`every call: --kills ${values.kills} spreads this many over those of a scenario`]),
     ...(values.scenario === undefined ? [] : [`other scenarios: --scenario ${values.scenario}`]),
     ...NOT_RUN,
   ];

@@ -31,7 +31,7 @@ const ELSEWHERE = 1;
 const IN_A_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"];
 /** Shorter than the lease, so that contact with it is lost before it is silent. */
 const CONTACT = "600ms";
-/** More than enough for the jobs of a run of so many kills; it is in memory, but takes only what is on it. */
+/** More than enough for the jobs of a run of this many kills; it is in memory, but takes only what is on it. */
 const diskMegabytes = (kills: number): number => 256 + Math.ceil(kills / 5);
 /** That, with 1 GB of write-ahead log, and tables that are vacuumed now and then. */
 const serverDiskMegabytes = (kills: number): number => 2_560 + Math.ceil(kills / 3);
@@ -211,7 +211,7 @@ async function onRedis({ workers, folder }: Setting): Promise<Surroundings> {
     faults: [...server.faults, ...proxy.faults, reset(proxy, null), clocks.fault],
     notRun: [
       "a row of the user's in the same transaction: this store has no commit, the accepted results are the ledger",
-      "a failover, and a server that lost something: tests of the store, test/redis",
+      "a failover that loses something: tests of the store, test/redis",
       ...RIGS_OF_THEIR_OWN,
     ],
     copyTo: (kept) => server.copyTo(kept),

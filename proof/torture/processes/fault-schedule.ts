@@ -1,4 +1,4 @@
-// Violence to what is around the processes: the server, the network, the disk. One strike at a time, so many for so many kills and each
+// Violence to what is around the processes: the server, the network, the disk. One strike at a time, a number that depends on the kills, and each
 // kind once before any comes again, with calm between two, so that what is measured of a well store is measured on one; and the record of
 // when the store was broken on purpose.
 import type { Engine } from "../../../src/index.ts";
@@ -104,7 +104,7 @@ export class FaultSchedule {
     return this.#held.has(place);
   }
 
-  /** A strike belongs to so many kills and has not begun yet. */
+  /** A strike belongs to this many kills and has not begun yet. */
   owes(kills: number): boolean {
     if (this.#faults.length === 0) return false;
     return this.#rounds === null ? kills >= this.#dueAt : this.#begun < this.#rounds * this.#faults.length;
@@ -115,7 +115,7 @@ export class FaultSchedule {
     return this.#past.length === 0 || this.#past.at(-1)!.overAt < Date.now();
   }
 
-  /** Begins the next one if it is due after so many kills, and answers its name. In the background: the acts of the killer go on meanwhile. */
+  /** Begins the next one if it is due after this many kills, and answers its name. In the background: the acts of the killer go on meanwhile. */
   beginIfDue(kills: number): string | null {
     this.#throwIfFailed();
     if (!this.owes(kills) || this.#current || this.#calmUntil > Date.now()) return null;

@@ -1,5 +1,5 @@
-// The killer: one act of violence after the other, drawn by weight, until so many processes were killed; strikes at their surroundings
-// and zombies next to them, as many as belong to so many kills. It waits on facts (who lives, how many are still starting), so a slow machine
+// The killer: one act of violence after the other, drawn by weight, until this many processes were killed; strikes at their surroundings
+// and zombies next to them, as many as belong to this many kills. It waits on facts (who lives, how many are still starting), so a slow machine
 // makes it slower, not different: each of the three has a chance of its own, and what one is drawn for is the seed's.
 import { readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";

@@ -24,7 +24,7 @@ export const TICKS_EVERY_MS = 1_000;
 export const TICK_MS = 10;
 export const runsTicksOnly = (worker: number): boolean => worker % 3 === 0;
 
-/** One job in so many kills ends its worker whenever it runs, and one in so many takes all of its memory. */
+/** One job per this many kills ends its worker whenever it runs, and one per this many takes all of its memory. */
 export const KILLS_PER_POISON = 250;
 export const KILLS_PER_HOG = 1_000;
 

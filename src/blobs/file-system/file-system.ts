@@ -44,6 +44,8 @@ const WRITE_BYTES = 512 * 1024;
 const SYNCS_WRITES = process.platform === "linux";
 /** A new file whose writes return when they are on the disk. */
 const SYNCED = SYNCS_WRITES ? constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_DSYNC : "wx";
+/** After this many bytes a sync begins that is not waited for. */
+const EARLY_BYTES = 8 * 1024 * 1024;
 const READ_BYTES = 256 * 1024;
 /** How often a process that puts blobs removes what dead ones left. */
 const SWEEP_EVERY_MS = 3_600_000;
@@ -87,7 +89,9 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
       return await this.#orRemoved(incoming, async () => {
         await write(await this.#create(incoming), key, data, meter);
         const content = meter.end();
-        await this.#rename(folders, incoming, key);
+        const folder = await this.#rename(folders, incoming, key);
+        // Missing: the blob was deleted at once, and its folder with it.
+        await folders.sync(folder).catch(unlessMissing);
         return content;
       });
     });
@@ -99,10 +103,10 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
       await this.#orRemoved(incoming, async () => writeWhole(await this.#create(incoming, SYNCED), data));
       return incoming;
     });
-    // Reported by `put`.
+    // Reported by `place`.
     writing.catch(() => {});
     return {
-      put: async (key) => {
+      place: async (key): Promise<void> => {
         assertKey(key);
         const incoming = await writing;
         await this.#doing(`storing ${key}`, (folders) =>
@@ -110,6 +114,14 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
         );
       },
     };
+  }
+
+  async sync(keys: readonly string[]): Promise<void> {
+    const paths = new Set(keys.map((key) => join(this.#root, dirname(key))));
+    await this.#doing(`storing ${keys.length} blobs`, (folders) =>
+      // Missing: its blobs were deleted at once, and the folder with them.
+      Promise.all([...paths].map((path) => folders.sync(path).catch(unlessMissing))),
+    );
   }
 
   async *get(key: string, range?: BlobRange): AsyncGenerator<Uint8Array, void> {
@@ -254,14 +266,13 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
     }
   }
 
-  async #rename(folders: Folders, incoming: string, key: string): Promise<void> {
+  /** Returns the folder, whose names are not synced. */
+  async #rename(folders: Folders, incoming: string, key: string): Promise<string> {
     for (let tries = 1; ; tries++) {
       try {
         const folder = await folders.made(key);
         renameSync(incoming, join(folder, nameOf(key)));
-        // Missing: the blob was deleted at once, and its folder with it.
-        await folders.sync(folder).catch(unlessMissing);
-        return;
+        return folder;
       } catch (thrown) {
         const code = codeOf(thrown);
         if (code === "EISDIR" || code === "ENOTEMPTY" || code === "ENOTDIR") throw keyConflict(key);
@@ -277,6 +288,7 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
  * few µs, would queue behind the syncs of other puts.
  */
 async function write(fd: number, key: string, data: BlobData, meter: Meter): Promise<void> {
+  const early = new EarlySync(fd);
   try {
     let at = 0;
     const bytes = data instanceof Uint8Array && !meter.hashes ? data.length : WRITE_BYTES;
@@ -289,10 +301,43 @@ async function write(fd: number, key: string, data: BlobData, meter: Meter): Pro
         await writing;
       }
       at += part.length;
+      early.wrote(part.length);
     }
-    await sync(fd);
+    const last = sync(fd);
+    try {
+      await early.end();
+    } finally {
+      await last;
+    }
   } finally {
+    await early.end().catch(() => {});
     closeSync(fd);
+  }
+}
+
+/** Brings what was written to the disk while more is made, so that the sync at the end has little left. One that failed is heard by `end`: the kernel reports it once. */
+class EarlySync {
+  readonly #fd: number;
+  #bytes = 0;
+  #syncing: Promise<void> | null = null;
+  #failed: { readonly thrown: unknown } | null = null;
+
+  constructor(fd: number) {
+    this.#fd = fd;
+  }
+
+  wrote(bytes: number): void {
+    this.#bytes += bytes;
+    if (this.#bytes < EARLY_BYTES || this.#syncing || this.#failed) return;
+    this.#bytes = 0;
+    this.#syncing = sync(this.#fd)
+      .catch((thrown: unknown) => void (this.#failed ??= { thrown }))
+      .finally(() => (this.#syncing = null));
+  }
+
+  async end(): Promise<void> {
+    await this.#syncing;
+    if (this.#failed) throw this.#failed.thrown;
   }
 }
 

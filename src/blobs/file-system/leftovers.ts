@@ -10,7 +10,7 @@ import { codeOf } from "./errors.ts";
 /** Directly in the store's folder. No key starts with a dot. */
 export const INCOMING = ".incoming";
 
-/** A writer whose process can't be checked, because it is in another container, is dead when its file has not grown for so long. */
+/** A writer whose process can't be checked, because it is in another container, is dead when its file has not grown for this long. */
 const ABANDONED_AFTER_MS = 24 * 3_600_000;
 
 let own: string | undefined;

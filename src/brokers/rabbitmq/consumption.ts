@@ -13,7 +13,7 @@ const MAX_PAUSE_MS = 500;
 const MAX_REFUSED_PAUSE_MS = 5_000;
 /** Between two attempts to handle what the store or the blob store refused. */
 const MAX_HANDLE_PAUSE_MS = 5_000;
-/** What failed for so long goes to another process, if there is one, at its first deliveries. */
+/** What failed for this long goes to another process, if there is one, at its first deliveries. */
 const KEEP_IN_HAND_MS = 30_000;
 /** So many deliveries may be spent on that. A long outage must not use up the count, which is there for messages that end processes. */
 const HANDED_ON = 3;

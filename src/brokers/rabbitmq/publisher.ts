@@ -5,14 +5,14 @@ import type { OutgoingMessage, WiredKind } from "../../stores/broker.ts";
 import { type Address, type ConfirmChannel, connect, deadline, type Link, openChannel, worded } from "./connection.ts";
 import { declareKind, declareOwn, deleteOwn } from "./topology.ts";
 
-interface Opened {
+interface PublishingChannel {
   readonly link: Link;
   readonly channel: ConfirmChannel;
 }
 
 export class Publisher {
   readonly #address: Address;
-  #opening: Promise<Opened> | null = null;
+  #opening: Promise<PublishingChannel> | null = null;
   readonly #returned = new Map<string, string>();
   readonly #declared = new Set<string>();
 
@@ -92,7 +92,7 @@ export class Publisher {
     await opened?.link.ended;
   }
 
-  #open(): Promise<Opened> {
+  #open(): Promise<PublishingChannel> {
     if (this.#opening) return this.#opening;
     const opening = this.#make();
     this.#opening = opening;
@@ -100,7 +100,7 @@ export class Publisher {
     return opening;
   }
 
-  async #make(): Promise<Opened> {
+  async #make(): Promise<PublishingChannel> {
     const { shown } = this.#address;
     const link = await connect(this.#address, "publishes");
     const lost = (): void => {

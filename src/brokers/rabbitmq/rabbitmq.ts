@@ -24,6 +24,7 @@ export class Rabbitmq implements Broker {
   readonly #address: Address;
   readonly #publisher: Publisher;
 
+  /** @internal */
   constructor(url: string, heartbeatSeconds: number) {
     const address = parsed(url);
     if (address === null || !Number.isInteger(heartbeatSeconds) || heartbeatSeconds < 1 || heartbeatSeconds > 60)

@@ -5,7 +5,7 @@ import type { WiredKind, Wire } from "../../stores/broker.ts";
 import { type Channel, deadline } from "./connection.ts";
 
 export const EXCHANGE = "outlive.collections";
-/** After so many deliveries the broker dead-letters a message itself. We give up sooner, with a reason. */
+/** After this many deliveries the broker dead-letters a message itself. We give up sooner, with a reason. */
 const DELIVERY_LIMIT = 50;
 
 export function queuesOf(kind: string): { readonly header: string; readonly part: string; readonly parked: string } {

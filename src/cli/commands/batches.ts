@@ -8,11 +8,12 @@ import type { BatchInfo } from "../../index.ts";
 import type { JobInfo } from "../../job/job.ts";
 import { FAIR } from "../../job/limits.ts";
 import { pageOfJobs } from "../lookup.ts";
+import { humanBytes } from "../../job/text.ts";
 import { humanMs } from "../../job/time.ts";
 import { byOf, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { grid, type Ink, type Pen, type Terminal, watch } from "../terminal.ts";
-import { ago, bar, bytes, count, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
+import { ago, bar, count, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
 
 export const batchesCommand: Register = (program, run) => {
   program
@@ -129,7 +130,7 @@ export function story(terminal: Terminal, batch: BatchInfo): string[] {
     `  ${bar(share)} ${Math.floor(share * 100)} % of ${count(rows.total, "row")}${speed}`,
     `  succeeded ${thousands(rows.succeeded)}, failed ${thousands(rows.failed)}, quarantined ${thousands(rows.quarantined)}, aborted ${thousands(rows.aborted)}, left ${thousands(rows.left)}`,
     `  key ${orDash(key)}, round ${round}, opened ${stamp(createdAt)}${endedAt === null ? "" : `, ended ${stamp(endedAt)}`}`,
-    ...Object.entries(outputs).map(([file, { blob, bytes: size }]) => `  ${file}: ${bytes(size)} in ${blob}`),
+    ...Object.entries(outputs).map(([file, { blob, bytes: size }]) => `  ${file}: ${humanBytes(size)} in ${blob}`),
     ...(why === null ? [] : [`  ${oneLine(why)}`]),
     ...(rows.failed + rows.quarantined > 0
       ? [`${terminal.style("cyan", "Next:")} outlive batch ${id} --failures; then outlive retry --batch ${id}`]

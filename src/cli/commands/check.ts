@@ -9,7 +9,7 @@ import type { IntegrityReport, Repair, Salvage } from "../../stores/store-parts.
 import { shownAddress } from "../../stores/registry.ts";
 import type { Register } from "../main.ts";
 import { ExitCode, type Terminal, wrap } from "../terminal.ts";
-import { bytes, count, oneLine, stamp, thousands } from "../words.ts";
+import { count, oneLine, stamp, thousands } from "../words.ts";
 
 export const checkCommand: Register = (program, run) => {
   program
@@ -92,21 +92,14 @@ async function jobModules(globs: readonly string[]): Promise<Finding> {
 async function store(url: string, options: object): Promise<readonly Finding[]> {
   try {
     await using engine = await attach(url, { ...options, logger: false });
-    const { store: detail, workers } = await engine.health();
+    const { summary, workers } = await engine.health();
     const live = workers.filter(({ state }) => state === "live").length;
-    const what = describeStore(detail);
-    const opens = `${shownAddress(url)} opens: ${what}, ${count(live, "live worker")}.`;
+    const opens = `${shownAddress(url)} opens: ${[...summary, count(live, "live worker")].join(", ")}.`;
     return [{ level: "ok", text: opens }, ...(await engine.operator.advice())];
   } catch (thrown) {
     if (!(thrown instanceof OutliveError)) throw thrown;
     return [{ level: isFresh(thrown) ? "warning" : "error", text: thrown.message }];
   }
-}
-
-function describeStore(detail: Readonly<Record<string, unknown>>): string {
-  if ("bytes" in detail) return `${bytes(Number(detail["bytes"]))}, durability ${String(detail["durability"])}`;
-  if ("schema" in detail) return `schema ${String(detail["schema"])}`;
-  return `run ${String(detail["runs"])} of its server, ${count(Number(detail["operations"]), "operation")}`;
 }
 
 /** Stores, reads and deletes a small blob; with --read-only nothing. */

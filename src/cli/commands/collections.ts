@@ -1,16 +1,17 @@
 // `outlive collections`, `collection ID`, `put`, `abandon ID` and `parked`: what becomes of collections, and of messages that could not become parts.
 import { readFileSync } from "node:fs";
 import { Option } from "commander";
-import { connect } from "../../engine/client.ts";
+import { connect } from "../../engine/connect.ts";
 import { isCollection } from "../../engine/collection.ts";
 import type { CollectionInfo, ParkedMessage } from "../../index.ts";
 import { COLLECTION_STATES, type CollectionState } from "../../job/collections.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
+import { humanBytes } from "../../job/text.ts";
 import { byOf, wholeNumber, withBy } from "../context.ts";
 import type { Register } from "../main.ts";
 import { allJobs } from "../supervisor/job-modules.ts";
 import { ExitCode, grid, type Ink, type Terminal } from "../terminal.ts";
-import { ago, bytes, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
+import { ago, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
 
 export const collectionsCommand: Register = (program, run) => {
   program
@@ -191,7 +192,7 @@ function story(terminal: Terminal, info: CollectionInfo): string[] {
     `${terminal.style("bold", `Collection ${printable(id)}`)} (${kind}) is ${terminal.style(INKS[state], state)}`,
     ...Object.entries(series).map(
       ([name, { expected, have, missing, bytes: size }]) =>
-        `  ${name}: ${thousands(have)} of ${expected === null ? "?" : thousands(expected)}, ${bytes(size)}${missing === "" ? "" : `; missing ${oneLine(missing)}`}`,
+        `  ${name}: ${thousands(have)} of ${expected === null ? "?" : thousands(expected)}, ${humanBytes(size)}${missing === "" ? "" : `; missing ${oneLine(missing)}`}`,
     ),
     ...parked.map(
       ({ id: message, series: of, ordinal, reason }) =>

@@ -6,7 +6,7 @@ import { type EnqueueOptions, MAX_PRIORITY } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Enqueued } from "../../job/job.ts";
 import type { Duration } from "../../job/time.ts";
-import { connect } from "../../engine/client.ts";
+import { connect } from "../../engine/connect.ts";
 import { byOf, instant, jsonArgument, wholeNumber, withBy } from "../context.ts";
 import { noSuchKind } from "../lookup.ts";
 import type { Register } from "../main.ts";

@@ -26,7 +26,7 @@ export const limitCommand: Register = (program, run) => {
   withBy(program.command("limit"))
     .argument("<name>", "the name of the limit")
     .argument("<key>", "the key; * if the limit has no keys")
-    .description("give one key of a limit a limit of its own; what runs goes on")
+    .description("give one key its own limit; running jobs continue")
     .option("--running <number>", "how many jobs of the key may run at once", wholeNumber(1, 1_000_000))
     .option("--rate <number>", "how many jobs of the key may start in each --per", rate)
     .option("--per <duration>", "the period of --rate (default 1s)", duration)
@@ -143,7 +143,7 @@ function pausedText(limit: string, key: string, { pause, for: forMs }: Flags): s
     forMs === undefined
       ? `Start it again: outlive limit ${shellWord(limit)} ${shellWord(key)} --resume`
       : `It goes on in ${humanMs(forMs)}.`;
-  return `${name} is paused; what runs goes on. ${end}`;
+  return `${name} is paused; running jobs continue. ${end}`;
 }
 
 function ownText({ running, rate: starts, burst, weight }: Flags, per: number): string {

@@ -154,7 +154,7 @@ async function change({ terminal, attach }: Context, command: Command, kind: Cha
 // run again.
 
 /** A quarantined job, with the incident that put it there. */
-interface Quarantined extends JobInfo {
+interface QuarantinedJob extends JobInfo {
   readonly incident: string | null;
   readonly reason: string | null;
 }
@@ -232,7 +232,7 @@ export const quarantineCommand: Register = (program, run) => {
     .action(run((context, given) => change(context, given, RELEASE)));
 };
 
-async function withIncident(engine: Engine, job: JobInfo): Promise<Quarantined> {
+async function withIncident(engine: Engine, job: JobInfo): Promise<QuarantinedJob> {
   const last = (await engine.get(job.id))?.history.findLast(({ to }) => to === "quarantined");
   return { ...job, incident: last?.incident ?? null, reason: last?.reason ?? null };
 }
@@ -349,7 +349,7 @@ type ChangedJob =
   | { readonly id: string; readonly error: { readonly code: string; readonly message: string } };
 
 /** `--json` of retry, cancel and quarantine release. */
-interface Changed {
+interface ChangeResult {
   readonly change: string;
   readonly changed: number;
   readonly failed: number;
@@ -453,7 +453,7 @@ function tell(
   { changed, failed, requested }: { readonly changed: number; readonly failed: number; readonly requested: boolean },
   listed: readonly ChangedJob[],
 ): void {
-  const answer: Changed = { change: change.name, changed, failed, jobs: listed };
+  const answer: ChangeResult = { change: change.name, changed, failed, jobs: listed };
   terminal.answer(answer, () =>
     [
       changed + failed === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,

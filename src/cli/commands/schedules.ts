@@ -18,7 +18,7 @@ interface Flags {
 }
 
 /** What one action prints: a document, and its text. */
-interface Printed {
+interface Output {
   readonly document: object;
   readonly text: string;
 }
@@ -72,7 +72,7 @@ export const schedulesCommand: Register = (program, run) => {
 
 const NAMED: readonly string[] = ["show", "preview", "pause", "resume", "run", "backfill", "remove"];
 
-const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Printed>>> = {
+const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Output>>> = {
   async list({ schedules, pen }) {
     const all = await schedules.list();
     return { document: { schedules: all }, text: scheduleLines(all, pen, Date.now()) };

@@ -6,7 +6,7 @@ import { duration } from "../context.ts";
 import { watch, type Cell, type Column, ExitCode, grid, type Ink, jsonText, type Pen, wrap } from "../terminal.ts";
 import { type Known, knownWorker, type KnownWorker, works } from "../lookup.ts";
 import type { Register } from "../main.ts";
-import { ago, bytes, count, cut, cutFront, oneLine, stamp, thousands } from "../words.ts";
+import { ago, count, cut, cutFront, oneLine, stamp, thousands } from "../words.ts";
 
 interface Flags {
   readonly check?: boolean;
@@ -149,57 +149,15 @@ function headline(status: Status, pen: Pen): string {
 
 function storeLine({ store }: Status, pen: Pen): string {
   const health = store.ok ? (store.blockedBy ? pen.style("red", "blocked") : "ok") : pen.style("red", "not ok");
-  const [place, ...known] = storeFacts(store.detail);
+  const [what, ...known] = store.summary;
   const facts = known.join(", ");
   const label = `store ${store.ok ? (store.blockedBy ? "blocked" : "ok") : "not ok"}  `;
-  // Only a path can be cut: a server's name is short.
-  const isPath = store.detail["path"] !== undefined && pen.isTty;
+  // Only a path is cut: a server's name is short.
+  const isPath = /[\\/]/.test(what) && pen.isTty;
   const room = isPath ? Math.max(12, pen.columns - 1 - label.length - 2 - facts.length) : Number.POSITIVE_INFINITY;
-  const where = cutFront(oneLine(place), room);
+  const where = cutFront(oneLine(what), room);
   const line = [where, facts].filter((text) => text !== "").join("  ");
   return `store ${health}  ${pen.style("dim", pen.isTty ? cut(line, pen.columns - 1 - label.length) : line)}`;
-}
-
-/** Where it is or what it is, and what is worth a glance. */
-function storeFacts(detail: Status["store"]["detail"]): [place: string, ...facts: string[]] {
-  const {
-    path,
-    bytes: size,
-    durability,
-    journalMode,
-    server,
-    database,
-    schema,
-    sessions,
-    used_memory: memory,
-  } = detail;
-  if (server !== undefined)
-    return [
-      `PostgreSQL ${String(server).split(" ", 1)[0]}`,
-      `database ${String(database)}`,
-      `schema ${String(schema)}`,
-      count(Number(sessions), "session"),
-      ...(detail["fsync"] === "off" ? ["fsync off"] : []),
-      ...(detail["replica"] === true ? ["a replica"] : []),
-    ];
-  if (detail["runs"] !== undefined) {
-    const version = detail["valkey_version"] ?? detail["redis_version"];
-    const name = detail["valkey_version"] === undefined ? "Redis" : "Valkey";
-    return [
-      version === undefined ? name : `${name} ${String(version)}`,
-      ...(detail["aof_enabled"] === undefined
-        ? []
-        : [Number(detail["aof_enabled"]) === 1 ? "append-only file" : "no append-only file"]),
-      ...(memory === undefined ? [] : [bytes(Number(memory))]),
-      count(Number(detail["operations"]), "operation"),
-    ];
-  }
-  return [
-    String(path ?? ""),
-    ...(typeof size === "number" ? [bytes(size)] : []),
-    ...(durability === undefined ? [] : [`durability ${String(durability)}`]),
-    ...(journalMode === undefined ? [] : [`journal ${String(journalMode)}`]),
-  ];
 }
 
 const KIND_COLUMNS: readonly Column[] = [

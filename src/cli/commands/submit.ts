@@ -3,7 +3,7 @@
 import { createReadStream, type ReadStream, statSync } from "node:fs";
 import { Option } from "commander";
 import { isBatch } from "../../engine/batch.ts";
-import { connect } from "../../engine/client.ts";
+import { connect } from "../../engine/connect.ts";
 import type { Engine } from "../../engine/engine.ts";
 import type { BatchInfo, Submitted } from "../../index.ts";
 import { doneDraft } from "../../job/batches.ts";

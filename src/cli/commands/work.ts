@@ -95,7 +95,7 @@ async function work(config: LoadedConfig, globs: readonly string[], flags: WorkF
   const colours = form === "pretty" && (process.stderr.hasColors?.() ?? false);
   const log = form === "json" ? jsonWriter() : prettyWriter({ colours });
   const unmeasured = address && (await whyUnmeasured());
-  const order: Omit<WorkOrder, "place"> = {
+  const order: Omit<WorkOrder, "place" | "share"> = {
     store: shared(config.store),
     ...sendable(config),
     globs: { base: process.cwd(), patterns: globs.length > 0 ? globs : config.jobs },
@@ -174,7 +174,7 @@ function greet(
     times,
   }: {
     readonly processes: number;
-    readonly order: Omit<WorkOrder, "place">;
+    readonly order: Omit<WorkOrder, "place" | "share">;
     readonly times: LivenessTimes;
   },
 ): void {

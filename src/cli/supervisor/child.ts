@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { getCompileCacheDir } from "node:module";
 import { join } from "node:path";
 import type { EngineOptions } from "../../engine/options.ts";
+import type { Share } from "../../engine/work.ts";
 import type { Events } from "../../job/events.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { programFile } from "../../platform/program-file.ts";
@@ -18,7 +19,8 @@ const CLOSE_MS = 200;
 const METRICS_MS = 1_000;
 
 interface ChildEvents {
-  readonly ready: (child: Child, kinds: readonly string[]) => void;
+  /** `sent`: the kinds of requests that it left to separate processes. */
+  readonly ready: (child: Child, kinds: readonly string[], sent: readonly string[]) => void;
   readonly loaded: (files: readonly string[]) => void;
   /** What it wrote to stderr, whole lines. */
   readonly wrote: (lines: string) => void;
@@ -131,7 +133,7 @@ export class Child {
       case "ready":
         this.ready = true;
         this.livedMono = performance.now();
-        return this.#events.ready(this, message.kinds);
+        return this.#events.ready(this, message.kinds, message.sent);
       case "failed":
         this.failed = message;
         return;
@@ -256,6 +258,8 @@ export interface WorkOrder {
   /** The modules of the middleware, from the outermost to the innermost. */
   readonly middleware: JobGlobs;
   readonly only: readonly string[] | null;
+  /** Which kinds are its, if the program has requests and anything else that is run. */
+  readonly share: Share;
   readonly concurrency: number | Readonly<Record<string, number>> | null;
   /** How long running jobs may finish when no supervisor is left to say so. */
   readonly graceMs: number;
@@ -279,7 +283,12 @@ export type FromChild =
   | ({ readonly outlive: "registering" } & RegisteringWorker)
   /** The worker that it was about to register is running. */
   | { readonly outlive: "registered" }
-  | { readonly outlive: "ready"; readonly worker: string; readonly kinds: readonly string[] }
+  | {
+      readonly outlive: "ready";
+      readonly worker: string;
+      readonly kinds: readonly string[];
+      readonly sent: readonly string[];
+    }
   /**
    * It could not start, or can't go on; it exits now. `isFinal`: no other process of this supervisor would do better.
    */

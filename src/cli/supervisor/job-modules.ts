@@ -6,6 +6,7 @@ import { dirname, resolve, sep } from "node:path";
 import { pathToFileURL } from "node:url";
 import { isBatch, isScheduleDeclaration } from "../../engine/batch.ts";
 import { isCollection } from "../../engine/collection.ts";
+import { isRequest } from "../../engine/request.ts";
 import type { Declared } from "../../engine/options.ts";
 import type { Middleware } from "../../engine/middleware.ts";
 import { PROGRAM_OPTIONS } from "../../engine/settings.ts";
@@ -76,6 +77,8 @@ export async function loadJobs(globs: JobGlobs): Promise<readonly AnyContract[]>
 
 function hasHandler(contract: AnyContract): boolean {
   if (isCollection(contract)) return contract.isRunnable;
+  // It is sent, and needs none.
+  if (isRequest(contract)) return true;
   if (!isBatch(contract)) return contract.handler !== null;
   const { row, block } = contract.handlers;
   return row !== null || block !== null;

@@ -7,6 +7,7 @@ import type { Engine } from "../../engine/engine.ts";
 import { whyStoreReplaced } from "../../job/errors.ts";
 import type { Logger } from "../../log.ts";
 import { describeProcess, type LivenessTimes } from "../../stores/liveness.ts";
+import type { Share } from "../../engine/work.ts";
 import { exitCodeOf } from "../terminal.ts";
 import { Child, evidenceOf, type Exit, type WorkOrder } from "./child.ts";
 import type { FleetMetrics } from "./http.ts";
@@ -15,7 +16,7 @@ import { counted } from "../../job/text.ts";
 
 interface SupervisorOptions {
   readonly processes: number;
-  readonly order: Omit<WorkOrder, "place">;
+  readonly order: Omit<WorkOrder, "place" | "share">;
   readonly execArgv: readonly string[];
   readonly times: LivenessTimes;
   /** How long jobs may finish when modules have changed. */
@@ -29,6 +30,8 @@ interface SupervisorOptions {
  * How long a child may take to leave after the grace before it is killed: its last settlements may wait for the store.
  */
 const LEAVE_MS = 10_000;
+/** How many processes send requests, at most. */
+const MOST_SENDING = 2;
 /** After a second signal, how long the recovery of killed workers may take. */
 const LAST_RECOVERY_MS = 2_000;
 
@@ -37,6 +40,7 @@ export class Supervisor {
   readonly #log: Logger;
   readonly #options: SupervisorOptions;
   readonly #children = new Set<Child>();
+  readonly #places: Promise<void>[] = [];
   readonly #stopping = new AbortController();
   readonly #storeWatch: StoreWatch;
   readonly #modules: ModuleWatch | null;
@@ -76,7 +80,12 @@ export class Supervisor {
       this.#repeat(Math.min(times.heartbeatMs, times.leaseMs / 4), () => this.#recover()),
     ];
     try {
-      await Promise.all(Array.from({ length: processes }, (_, i) => this.#fill(i + 1)));
+      for (let place = 1; place <= processes; place++) this.#places.push(this.#fill(place, "handlers"));
+      // Those of requests are added while the others are filled.
+      for (let filled = 0; filled < this.#places.length;) {
+        filled = this.#places.length;
+        await Promise.all(this.#places);
+      }
     } finally {
       this.#stopping.abort();
       this.#modules?.close();
@@ -85,12 +94,23 @@ export class Supervisor {
     return this.#exitCode;
   }
 
+  /**
+   * Requests run in separate processes: a handler that keeps the event loop busy would delay thousands of them, and one that kills its process would make
+   * their outcomes unknown. Two, so that one goes on with them when the other dies.
+   */
+  #sendsApart(): void {
+    const { processes } = this.#options;
+    if (this.#places.length > processes || this.#stopping.signal.aborted) return;
+    for (let one = 1; one <= Math.min(MOST_SENDING, processes); one++)
+      this.#places.push(this.#fill(processes + one, "requests"));
+  }
+
   /** One place: starts one process after another until everything has ended. */
-  async #fill(place: number): Promise<void> {
+  async #fill(place: number, share: Share): Promise<void> {
     const delay = new RestartDelay();
     while (!this.#stopping.signal.aborted) {
       const change = this.#changed.signal;
-      const child = this.#start(place);
+      const child = this.#start(place, share);
       const exit = await child.exited;
       this.#children.delete(child);
       this.#options.metrics?.addEnded(child);
@@ -107,11 +127,12 @@ export class Supervisor {
     }
   }
 
-  #start(place: number): Child {
+  #start(place: number, share: Share): Child {
     const { order, execArgv, stderr } = this.#options;
-    const child = new Child({ ...order, place }, execArgv, {
-      ready: (it, kinds) => {
+    const child = new Child({ ...order, place, share }, execArgv, {
+      ready: (it, kinds, sent) => {
         this.#everReady = true;
+        if (sent.length > 0) this.#sendsApart();
         this.#log.info(`worker ${place} (pid ${it.pid}) works on ${kinds.join(", ")}`, { place, pid: it.pid, kinds });
       },
       loaded: (files) => this.#modules?.loaded(files),

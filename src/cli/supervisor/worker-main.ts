@@ -77,12 +77,12 @@ class WorkerProcess {
     if (order.metrics) this.#snapshot = await measure(this.#engine, early);
     opening = false;
     if (this.#graceMs !== undefined) return this.#leave();
-    const worker = await this.#engine.start({
+    const { worker, kinds, sent } = await this.#engine.operator.startShare(order.share, {
       ...(order.only ? { only: order.only.map((name) => ({ name })) } : {}),
       ...(order.concurrency === null ? {} : { concurrency: order.concurrency }),
     });
     this.#worker = worker;
-    say({ outlive: "ready", worker: worker.id, kinds: order.only ?? jobs.map(({ name }) => name) });
+    say({ outlive: "ready", worker: worker.id, kinds: kinds ?? order.only ?? jobs.map(({ name }) => name), sent });
     if (this.#graceMs !== undefined) return this.#leave();
     // It gives up on its own only if it is unfit: too old for the store, on a file that another machine uses, or on a
     // store that was replaced.

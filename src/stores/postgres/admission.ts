@@ -23,7 +23,8 @@ import { closedUntil, type KeyColumns, keysIn as keysOf, lockPrefix, UNLIMITED }
 import { isPausedSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
-const KEYS_PER_TURN = 200;
+const KEYS_PER_TURN = 500;
+const LEAST_KEYS_PER_TURN = 8;
 const HELD_PER_KEY = 100;
 /** Another worker decides about a key at this moment: how long until the next try. */
 const CONTENDED_MS = 100;
@@ -89,6 +90,15 @@ const WAIT_FOR_GATE = `WITH briefly AS MATERIALIZED (SELECT set_config('lock_tim
     SELECT k.id FROM outlive.kinds k WHERE b.is IS NOT NULL AND k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
       AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -k.id) ORDER BY k.id LIMIT 1) g`;
 
+/** How many blocks one turn moves, at most. */
+const MOVED_PER_TURN = 1_000;
+const TO_GATES = `SELECT outlive.to_gate(l.kind, ${MOVED_PER_TURN}) FROM outlive.lone_batches l WHERE l.kind = ANY ($1::int[])`;
+
+/** Another batch has come: blocks of the one that was alone take turns with it from now on. Some are moved by each turn that finds them. */
+export async function toGates(session: Session, kinds: readonly number[]): Promise<void> {
+  await session.rows(TO_GATES, [list(kinds)]);
+}
+
 /** Whether there is something to act on: wakes of waits, events of dedupe keys, and wakes of keys. */
 export interface Left {
   readonly wakes: boolean;
@@ -104,19 +114,29 @@ export async function whatIsLeft(session: Session): Promise<Left> {
   return row!;
 }
 
+/**
+ * SQL: the same with many workers. Each key that is looked at is one entry of the table in which the server keeps all locks. That has room for
+ * `max_locks_per_transaction` of each connection, 6,400 as it is shipped, and whatever else needs a lock fails when it is full. All workers together take a
+ * quarter of it: with up to 3 of them 500 keys each, 200 with 8, and 80 with 20.
+ */
+const KEYS_NOW = `least(${KEYS_PER_TURN}, greatest(${LEAST_KEYS_PER_TURN}, current_setting('max_locks_per_transaction')::bigint
+    * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint) / 4
+    / greatest(1, (SELECT count(*) FROM outlive.fleet f WHERE f.state = 'live'))))`;
+
 // A crash of the server takes this back together with the claims that follow from it (claim.ts). The locks are taken by this statement, so that
 // the next one sees what was decided before them.
 const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true), set_config('outlive_tx.notes', 'admits', true)),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
+  most AS MATERIALIZED (SELECT ${KEYS_NOW} AS keys),
   gone AS (DELETE FROM outlive.key_wakes w USING quick
-    WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT ${KEYS_PER_TURN} FOR UPDATE SKIP LOCKED)) RETURNING w.key),
-  due AS (SELECT k.id FROM outlive.keys k WHERE k.due_at <= (SELECT now FROM clock) ORDER BY k.due_at LIMIT ${KEYS_PER_TURN}),
+    WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT (SELECT keys FROM most) FOR UPDATE SKIP LOCKED)) RETURNING w.key),
+  due AS (SELECT k.id FROM outlive.keys k WHERE k.due_at <= (SELECT now FROM clock) ORDER BY k.due_at LIMIT (SELECT keys FROM most)),
   doors AS MATERIALIZED (SELECT d.door, sum(d.wakes)::int AS wakes, bool_or(d.due) AS due
-    FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door)
-  SELECT d.door, d.wakes, d.due, pg_try_advisory_xact_lock(hashtextextended($1 || d.door, 0)) AS locked, NULL::bigint AS next_due_ms, NULL::bigint AS now FROM doors d
-  UNION ALL SELECT -k.id::bigint, 0, false, pg_try_advisory_xact_lock(hashtextextended($1 || -k.id, 0)), NULL, NULL
+    FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door ORDER BY d.door)
+  SELECT d.door, d.wakes, d.due, pg_try_advisory_xact_lock(hashtextextended($1 || d.door, 0)) AS locked, NULL::bigint AS next_due_ms, NULL::bigint AS now, NULL::int AS most FROM doors d
+  UNION ALL SELECT -k.id::bigint, 0, false, pg_try_advisory_xact_lock(hashtextextended($1 || -k.id, 0)), NULL, NULL, NULL
     FROM outlive.kinds k WHERE k.id = ANY ($2::int[]) AND k.fair AND NOT ${isPausedSql("k.")}
-  UNION ALL SELECT NULL, 0, false, false, (SELECT min(k.due_at) FROM outlive.keys k WHERE k.due_at > clock.now) - clock.now, clock.now FROM clock`;
+  UNION ALL SELECT NULL, 0, false, false, (SELECT min(k.due_at) FROM outlive.keys k WHERE k.due_at > clock.now) - clock.now, clock.now, most.keys::int FROM clock, most`;
 
 /** Of a door, or of a gate: then it has a number below 0. */
 interface Door {
@@ -131,6 +151,8 @@ interface NextDue {
   readonly door: null;
   readonly next_due_ms: number | null;
   readonly now: number;
+  /** How many wakes, and how many due keys, were taken at most. */
+  readonly most: number;
 }
 
 interface HeldColumns extends KeyColumns {
@@ -168,7 +190,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   const prefix = lockPrefix(schema);
   const rows = await tx.rows<Door | NextDue>(TAKE, [prefix, list(demands.map(({ kind }) => kind))]);
   const doors = rows.filter((row): row is Door => row.door !== null);
-  const { next_due_ms: nextDueMs, now } = rows.find((row): row is NextDue => row.door === null)!;
+  const { next_due_ms: nextDueMs, now, most } = rows.find((row): row is NextDue => row.door === null)!;
   if (doors.length === 0) return { ...NONE_ADMITTED, dueInMs: nextDueMs };
   const mine = doors.filter(({ door, locked }) => locked && !isGate(door)).map(({ door }) => door);
   const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine);
@@ -178,7 +200,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
     doors.some(({ door, locked }) => locked && door === gateOf(kind)) ? [{ gate: gateOf(kind), demand }] : [],
   );
   const { found, rooms, ready } = await throughGates(tx, prefix, atDoors, gates);
-  const { candidates, facts, started, names, refused } = await withOtherKeys(tx, prefix, mine, read, found);
+  const { candidates, facts, started, names, refused, cut } = await withOtherKeys(tx, prefix, mine, read, found, most);
   const decided =
     candidates.length === 0
       ? NOTHING
@@ -217,8 +239,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
     passedGates < gates.reduce((sum, { demand }) => sum + demand, 0) &&
     candidates.some(({ job, door }) => isGate(door) && movedJobs.has(job));
   const wakes = doors.reduce((sum, door) => sum + door.wakes, 0);
-  if (again.length > 0 || turnsLeft || wakes >= KEYS_PER_TURN || looked.length >= KEYS_PER_TURN)
-    return { ...went, dueInMs: 0 };
+  if (again.length > 0 || turnsLeft || cut || wakes >= most || looked.length >= most) return { ...went, dueInMs: 0 };
   const known = [...decided.due.values()].map((at) => Math.max(0, at - now));
   if (nextDueMs !== null) known.push(nextDueMs);
   if (skipped.length > 0 || doors.some(({ door, locked }) => !locked && !isGate(door))) known.push(CONTENDED_MS);
@@ -531,7 +552,8 @@ const NOTHING_READ: Reading = { held: [], facts: [], started: [], rooms: new Map
 /** The jobs at doors whose keys are locked, and what is counted there. */
 async function readDoors(tx: Session, doors: readonly number[]): Promise<Reading> {
   const rows = await tx.rows<DoorColumns>(DOORS, [list(doors)]);
-  const held = rows.flatMap((row): Held[] => (row.job === null ? [] : [{ ...row, door: row.id }]));
+  // Doors come in no order, and a second key that jobs of several doors have goes to the first of them.
+  const held = rows.flatMap((row): Held[] => (row.job === null ? [] : [{ ...row, door: row.id }])).sort(byRank);
   const each = [...new Map(rows.map((row) => [row.id, row])).values()];
   const { facts, started } = factsOf(each);
   return {
@@ -549,6 +571,8 @@ interface Candidates extends Pick<Reading, "facts" | "started"> {
   readonly names: Names;
   /** Doors and gates of jobs that were passed because another worker decides about one of their other keys. */
   readonly refused: readonly number[];
+  /** There were more other keys than one admission locks. */
+  readonly cut: boolean;
 }
 
 /** Adds the facts of the other keys that these jobs have, as far as they can be locked. */
@@ -558,6 +582,7 @@ async function withOtherKeys(
   mine: readonly number[],
   read: Reading,
   found: readonly Found[],
+  most: number,
 ): Promise<Candidates> {
   const names = new Map<number, [limit: string, key: string]>();
   for (const { row } of found) {
@@ -566,8 +591,10 @@ async function withOtherKeys(
   }
   const locked = new Set(mine);
   const others = [...names.keys()].filter((key) => !locked.has(key));
+  const cut = others.length > most;
   if (others.length > 0)
-    for (const { id } of await tx.rows<{ id: number }>(LOCK, [list(others), prefix])) locked.add(id);
+    for (const { id } of await tx.rows<{ id: number }>(LOCK, [list(cut ? others.slice(0, most) : others), prefix]))
+      locked.add(id);
   const known = new Set(read.facts.map(({ id }) => id));
   // Also doors that are locked and at which nothing was held.
   const missing = [...names.keys()].filter((key) => locked.has(key) && !known.has(key));
@@ -586,6 +613,7 @@ async function withOtherKeys(
     started: [...read.started, ...more.started],
     names,
     refused: [...refused],
+    cut,
   };
 }
 

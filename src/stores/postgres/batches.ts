@@ -26,6 +26,8 @@ const RELEASE = 1;
 const CANCEL = 2;
 /** The two moments of a pace are at most so far apart, as long as sums are added up at all. */
 const PACE_MS = 10_000;
+/** How many blocks go to the gate at once. */
+const MOVED_AT_ONCE = 1_000;
 /** How many deltas one fold takes. */
 const DELTAS = 20_000;
 
@@ -41,8 +43,7 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
         await writeAudit(tx, entry, opened.created ? 1 : 0);
         return opened;
       }),
-    append: (batch, round, blocks, asNext = false) =>
-      connection.transaction((tx) => append(tx, kinds, batch, round, blocks, asNext)),
+    append: (batch, round, blocks, asNext = false) => appendAlone(connection, kinds, batch, round, blocks, asNext),
     async seal(batch, round, entry) {
       const seal = async (session: Session): Promise<boolean> => (await session.rows(SEAL, [batch, round])).length > 0;
       // Without an entry it is one statement, which needs no transaction around it.
@@ -121,9 +122,43 @@ interface PlainBatch {
   readonly held: boolean;
   readonly blocks: number;
   readonly rows: number;
+  readonly kind: number;
 }
 
-const LOCK = "SELECT seq, state, round, held, blocks, rows FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+const LOCK =
+  "SELECT seq, state, round, held, blocks, rows, kind FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+
+interface Appending {
+  readonly asNext?: boolean;
+  /** In an open transaction of the user's, which may last: nothing may wait for it. */
+  readonly ofUser?: boolean;
+  /** Called if the first blocks of this batch go to the gate of its kind. */
+  readonly joins?: (batch: PlainBatch) => void;
+}
+
+const CLEAR = `SELECT outlive.to_gate(l.kind, ${MOVED_AT_ONCE}) AS moved FROM outlive.lone_batches l WHERE l.kind = $1 AND l.batch <> $2`;
+
+/** The first blocks of a second batch move those of the one that was alone to the gate. If it is killed here, turns do (claim.ts). */
+async function appendAlone(
+  connection: Connection,
+  kinds: Kinds,
+  batch: string,
+  round: number,
+  blocks: readonly BlockDraft[],
+  asNext: boolean,
+): Promise<AppendAnswer> {
+  let joined: PlainBatch | undefined;
+  const joins = (found: PlainBatch): void => void (joined = found);
+  const answer = await connection.transaction((tx) => {
+    joined = undefined;
+    return append(tx, kinds, batch, round, blocks, { asNext, joins });
+  });
+  while (joined) {
+    const [row] = await connection.rows<{ moved: number }>(CLEAR, [joined.kind, joined.seq]);
+    if (!row || row.moved < MOVED_AT_ONCE) break;
+  }
+  return answer;
+}
 
 /** One submitter of a batch at a time. Who ends rows of it does not wait for that. */
 async function append(
@@ -132,7 +167,7 @@ async function append(
   id: string,
   round: number,
   blocks: readonly BlockDraft[],
-  asNext: boolean,
+  { asNext = false, ofUser = false, joins }: Appending,
 ): Promise<AppendAnswer> {
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
@@ -147,7 +182,8 @@ async function append(
   const known = new Set(there.map(({ number }) => number));
   const added = blocks.filter(({ number }) => !known.has(number) && known.add(number));
   if (added.length === 0) return { is: "appended", blocks: 0, rows: 0 };
-  await insertBlockJobs(session, kinds, batch, added);
+  const isReady = await insertBlockJobs(session, kinds, batch, added, ofUser);
+  if (!isReady && batch.blocks === 0) joins?.(batch);
   const rejected = added.flatMap(({ number, rejected: rows }) => rows.map((row) => ({ number, row })));
   await session.run(ADD_BLOCKS, [
     batch.seq,
@@ -171,15 +207,47 @@ const ADD_BLOCKS = `WITH added AS (
   UPDATE outlive.batch_state b SET rows = b.rows + a.rows + $7::int, blocks = b.blocks + a.blocks
   FROM (SELECT count(*) AS blocks, coalesce(sum(rows), 0) AS rows FROM added) a WHERE b.seq = $1`;
 
+/** So many blocks of a batch wait among the ready jobs, at most: when another batch comes, they are moved, at 40 µs each. */
+const MOST_READY = 20_000;
+
+/** The key by which the blocks take turns, if they have no other; null: they have, and wait for its limit. */
+function loneKey(jobs: readonly JobDraft[]): number | null {
+  const { fair, keys } = jobs[0]!;
+  return fair !== undefined && keys?.length === 1 ? fair : null;
+}
+
+async function isAlone(
+  session: Session,
+  { seq, kind, blocks }: PlainBatch,
+  jobs: readonly JobDraft[],
+): Promise<boolean> {
+  const key = blocks + jobs.length > MOST_READY ? null : loneKey(jobs);
+  if (key === null) return false;
+  const [row] = await session.rows<{ alone: boolean }>("SELECT outlive.is_alone($1, $2, $3) AS alone", [
+    seq,
+    kind,
+    key,
+  ]);
+  return row!.alone;
+}
+
+/** Blocks of a batch that is alone wait as plain jobs do, all others at the gate of their kind (migrations/lone-batches.ts). Returns whether they wait so. */
 async function insertBlockJobs(
   session: Session,
   kinds: Kinds,
-  { held }: PlainBatch,
+  batch: PlainBatch,
   blocks: readonly BlockDraft[],
-): Promise<void> {
+  ofUser: boolean,
+): Promise<boolean> {
   const jobs = blocks.flatMap(({ job }) => job ?? []);
-  if (jobs.length === 0) return;
-  const drafts = held ? jobs.map((job) => ({ ...job, runAt: NEVER_DUE, delayMs: 0 })) : jobs;
+  if (jobs.length === 0) return true;
+  const { held } = batch;
+  const isReady = !held && !ofUser && (await isAlone(session, batch, jobs));
+  const drafts = held
+    ? jobs.map((job) => ({ ...job, runAt: NEVER_DUE, delayMs: 0 }))
+    : isReady
+      ? jobs.map(({ keys: _keys, fair: _fair, ...job }): JobDraft => job)
+      : jobs;
   const enqueued = await insertJobs(session, kinds, drafts, { areBlocks: true });
   const refused = enqueued.find(({ created }) => !created);
   if (refused !== undefined)
@@ -189,6 +257,7 @@ async function insertBlockJobs(
       "Give jobs ids of another form than those of blocks, BATCH:ROUND:NUMBER. Nothing was written.",
       { jobId: refused.id },
     );
+  return isReady;
 }
 
 const REJECT = `INSERT INTO outlive.row_failures (batch, round, number, line, quarantined, input, input_sum, error)
@@ -228,7 +297,9 @@ export async function submitWithin(
   const missing = created ? blocks : await blocksOfRows(kind, batch, rows, batch.blocks);
   let added = 0;
   for (let from = 0; from < missing.length; from += BLOCKS_PER_APPEND) {
-    const answer = await append(session, kinds, id, round, missing.slice(from, from + BLOCKS_PER_APPEND), false);
+    const answer = await append(session, kinds, id, round, missing.slice(from, from + BLOCKS_PER_APPEND), {
+      ofUser: true,
+    });
     if (answer.is === "appended") added += answer.rows;
   }
   await session.run(SEAL, [id, round]);

@@ -18,11 +18,14 @@ import {
 import { OUTCOME, STATE } from "../rows.ts";
 import { writeOfAttempt } from "./attempt-writes.ts";
 import { haveEnded } from "./blocks.ts";
-import { type Connection, OutcomeUnknown } from "./connection.ts";
-import { LOCK_OWNED, type Settling, wasRedriven } from "./settle.ts";
-import type { Transaction } from "./statements.ts";
+import { type Connection, OutcomeUnknown, rolledBack } from "./connection.ts";
+import { sqlState } from "./errors.ts";
+import { registered } from "./restore-mark.ts";
+import { WHICH } from "./session-gate.ts";
+import { LOCK_OWNED, RESULT_SUM, type Settling, THIS_ATTEMPT, wasRedriven } from "./settle.ts";
+import type { Transaction, UserTransaction, Value } from "./statements.ts";
 import type { Workers } from "./workers.ts";
-import { type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
+import { callUserBody, ended, type PostgresTransaction, runUserBody, type TransactionDeps } from "./transaction.ts";
 
 /** How long the server is asked what became of a transaction whose answer was lost, and how often. */
 const ASK_FOR_MS = 30_000;
@@ -52,24 +55,35 @@ async function commitJob<T>(
 ): Promise<Committed<T>> {
   const { connection, kinds, settling } = deps;
   const { lease, change } = settlement;
+  const attempt = await attemptOf(deps, lease);
   let ready: Committed<T> | undefined;
-  try {
-    return await connection.userTransaction(async (tx) => {
-      if (!(await lockOwned(tx, settling, lease)))
-        return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
-      if (change.follow !== undefined)
-        await kinds.demand(
-          tx,
-          change.follow.map(({ kind }) => kind),
-        );
-      control?.runs();
-      const { value, enqueued, signalled } = await runUserBody(deps, tx, body);
-      const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
-      ready = { answer: answer!, value, enqueued, signalled };
+  const work = async (tx: UserTransaction): Promise<Committed<T>> => {
+    if (!tx.opened<{ owned: boolean }>().owned)
+      return { answer: await settling.refused(tx, lease, "commit", change), value: undefined, enqueued: 0 };
+    if (change.follow !== undefined)
+      await kinds.demand(
+        tx,
+        change.follow.map(({ kind }) => kind),
+      );
+    control?.runs();
+    if (change.follow === undefined && change.rows === undefined) {
+      const { value, enqueued, signalled } = await callUserBody(deps, tx, body);
+      tx.endWith(SUCCEED_OPENED, [...attempt.slice(0, -1), encode(value), tx.id]);
+      ready = { answer: APPLIED, value, enqueued, signalled };
       return ready;
-    }, control);
+    }
+    const { value, enqueued, signalled } = await runUserBody(deps, tx, body);
+    const [answer] = await settling.settle(tx, [{ ...settlement, change: { ...change, result: encode(value) } }]);
+    ready = { answer: answer!, value, enqueued, signalled };
+    return ready;
+  };
+  try {
+    return await connection.userTransaction(work, control, {
+      opening: [OPEN_OWNED, attempt],
+      closing: SUCCEED_OPENED,
+    });
   } catch (thrown) {
-    if (!(thrown instanceof OutcomeUnknown) || !ready) throw thrown;
+    if (!(thrown instanceof OutcomeUnknown) || !ready) throw (ready && whyNot(thrown, lease.jobId)) ?? thrown;
     if (await succeeded(deps, settlement, thrown)) return { ...ready, answer: APPLIED };
     throw new OutliveError(
       ErrorCode.storeFailed,
@@ -79,6 +93,46 @@ async function commitJob<T>(
       { cause: thrown },
     );
   }
+}
+
+// The attempt is checked in the message of the BEGIN, and its success is written in that of the COMMIT: three messages with one of the callback's, not six.
+
+/** Locks the job that this attempt still owns, until the end of the transaction: a recovery that comes now waits, and then finds that the job has ended. */
+const OPEN_OWNED = `${WHICH},
+  (SELECT true FROM outlive.jobs j WHERE ${THIS_ATTEMPT} AND ${registered("$4", "$5::text")} FOR UPDATE OF j) IS TRUE AS owned`;
+
+const MARK = "outlive commit";
+/** SQL that fails with this text. It depends on a volatile function, so that it is not computed when the statement is planned. */
+const fail = (text: string): string => `('${MARK}: ${text} at ' || outlive.now_ms())::integer`;
+
+/** Writes the success of an attempt that `OPEN_OWNED` has locked, or fails: then there is no COMMIT. */
+const SUCCEED_OPENED = `WITH ended AS (
+    UPDATE outlive.jobs j SET state = 2, outcome = 0, finished_at = outlive.now_ms(), result = $5::text, ${RESULT_SUM("$5::text")}
+    WHERE ${THIS_ATTEMPT} AND pg_current_xact_id() = $6::text::xid8 RETURNING 1)
+  SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN 0 WHEN pg_current_xact_id() = $6::text::xid8 THEN ${fail("changed")} ELSE ${fail("ended")} END`;
+
+async function attemptOf({ connection, workers }: CommitDeps, lease: Lease): Promise<Value[]> {
+  const { row, fence, epoch, worker } = lease;
+  const seq = workers.known(worker) ?? (await workers.seqOf(connection, worker));
+  return [row, fence, epoch, seq, worker];
+}
+
+/** Why `SUCCEED_OPENED` failed; null: it did not, or for another reason. */
+function whyNot(thrown: unknown, jobId: string): OutliveError | null {
+  const state = sqlState(thrown);
+  if (state === "25P02") return rolledBack();
+  const { message } = thrown as Error;
+  if (state !== "22P02" || !message.includes(MARK)) return null;
+  return message.includes(`${MARK}: ended`) ? ended() : changed(jobId);
+}
+
+function changed(jobId: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.commitDenied,
+    `The callback changed the row of job ${jobId} by its own statements, so that the job can't be completed.`,
+    "Nothing was written. Leave the tables of Outlive to the engine.",
+    { jobId },
+  );
 }
 
 /** The user's writes and a small write of the attempt. If the fence does not hold, or the rows of the write have ended, `body` is not run. */

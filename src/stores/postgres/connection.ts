@@ -6,7 +6,7 @@ import type { CommitControl } from "../../worker/run.ts";
 import { closed } from "../observed.ts";
 import type { ClientSettings, PostgresPool } from "./address.ts";
 import { type Client, type Driver, driver, type Pool, type PoolClient, type PoolConfig, type Types } from "./driver.ts";
-import { wrapError, isTransient, mayHaveCommitted, poolTimedOut } from "./errors.ts";
+import { wrapError, isTransient, mayHaveCommitted, poolTimedOut, sqlState } from "./errors.ts";
 import {
   beginText,
   NO_SESSION_HINT,
@@ -77,9 +77,12 @@ const TRY_AGAIN_MS = 50;
 /** An unused session is closed after this long. */
 const UNUSED_MS = 60_000;
 
-/** Ends the session in which that very transaction is still open, and waits until it is gone. */
-const END_SESSION =
-  "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = $1 AND backend_xid = $2::text::xid8::xid";
+/** Ends the session in which that very transaction is still open, or, if its number is null, about to begin, and waits until it is gone. */
+const END_SESSION = `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+  WHERE pid = $1 AND ($2::text IS NULL OR backend_xid = $2::text::xid8::xid)`;
+
+/** A statement with more characters of parameters than this is not sent in one message with BEGIN or COMMIT: there they are a part of its text. */
+const MAX_IN_TEXT = 32_768;
 
 export class Connection implements Session {
   readonly schema: string;
@@ -90,6 +93,8 @@ export class Connection implements Session {
   readonly #name: string | null;
   readonly #gate: SessionGate;
   readonly #ready = new WeakSet<PoolClient>();
+  /** What was made ready to be sent in one message with BEGIN or COMMIT. */
+  readonly #executable = new WeakMap<PoolClient, Set<string>>();
   readonly #types: Types;
   #statements: Statements<Types>;
   /** Nothing may be left in a session, because the pool is the user's or a pooler sits in between. */
@@ -189,15 +194,19 @@ export class Connection implements Session {
 
   /**
    * As `once`, for the user's own code. One session of the pool stays free of these, for the engine. `control` ends the wait and the
-   * transaction; without it the wait ends after 10 s.
+   * transaction; without it the wait ends after 10 s. `frame`: our own statements, which cost no message of their own on sessions of ours.
    */
-  async userTransaction<T>(work: (tx: UserTransaction) => Promise<T>, control?: CommitControl): Promise<T> {
+  async userTransaction<T>(
+    work: (tx: UserTransaction) => Promise<T>,
+    control?: CommitControl,
+    frame: Frame = NO_FRAME,
+  ): Promise<T> {
     const limit = control ? untilInterrupted(control) : atMost(SESSION_MS);
     const leave = await this.#gate.enter(limit);
     try {
       for (;;) {
         try {
-          return await this.#userOnce(work, limit, control);
+          return await this.#lend((client, spoil) => this.#userOnce(client, spoil, work, control, frame), limit);
         } catch (thrown) {
           // The pool's own limit is shorter than the commit's.
           if (!control?.waits || control.interrupted || !poolTimedOut(thrown)) throw thrown;
@@ -215,33 +224,67 @@ export class Connection implements Session {
     );
   }
 
-  #userOnce<T>(
+  async #userOnce<T>(
+    client: PoolClient,
+    spoil: () => void,
     work: (tx: UserTransaction) => Promise<T>,
-    limit: WaitLimit,
     control: CommitControl | undefined,
+    frame: Frame,
   ): Promise<T> {
-    return this.#lend((client, spoil) => {
-      const run = async (begun: unknown): Promise<T> => {
-        const which = (begun as { rows: Which[] }[]).at(-1)!.rows[0]!;
-        const session = Object.assign(new ClientSession(client, this.#statements), { id: which.xid });
-        if (!control) return work(session);
-        const value = await this.#interruptible(which, control, work(session), spoil);
-        control.commits();
-        return value;
-      };
-      return inTransaction(client, this.#begin("user"), run, spoil);
-    }, limit);
+    const opening = frame.opening && (await this.#executed(client, frame.opening, frame.closing));
+    // Behind a pooler the number is the pooler's; but there the first message waits for nothing.
+    const { processID = null } = client as { processID?: number | null };
+    const session = new UserSession(client, this.#statements, opening ? processID : null);
+    const run = async (): Promise<T> => {
+      const begun: unknown = await client.query(this.#timed(opening ? `BEGIN; ${opening}` : this.#begin("user")));
+      session.begun((begun as { rows: Which[] }[]).at(-1)!.rows[0]!);
+      if (frame.opening && !opening) session.begun((await session.rows<Which>(...frame.opening))[0]!);
+      return work(session);
+    };
+    let value: T;
+    let closing: string | null = null;
+    try {
+      value = await (control ? this.#interruptible(session, control, run(), spoil) : run());
+      if (session.closing) closing = await this.#executed(client, session.closing);
+      if (session.closing && closing === null) await session.rows(...session.closing);
+      control?.commits();
+    } catch (thrown) {
+      // If that fails too, the server rolls back when the session ends.
+      await client.query(timed("ROLLBACK", ROLLBACK_MS)).catch(spoil);
+      throw thrown;
+    }
+    await commit(client, closing, spoil);
+    return value;
+  }
+
+  /**
+   * The statement as text that goes into one message with others; null: it can't. It is prepared once in a session, `also` together with it, because planning
+   * it costs more than a message.
+   */
+  async #executed(client: PoolClient, [sql, values]: OwnStatement, also?: string): Promise<string | null> {
+    if (this.#borrowed || values.reduce<number>((sum, value) => sum + String(value).length, 0) > MAX_IN_TEXT)
+      return null;
+    let ready = this.#executable.get(client);
+    if (!ready) this.#executable.set(client, (ready = new Set()));
+    const missing = [sql, ...(also === undefined ? [] : [also])].filter((one) => !ready.has(one));
+    if (missing.length > 0) await client.query(timed(missing.map((one) => this.#statements.prepare(one)).join("; ")));
+    for (const one of missing) ready.add(one);
+    return this.#statements.execute(sql, values);
+  }
+
+  #timed(text: string): ReturnType<typeof timed> & { types: Types } {
+    return { ...timed(text), types: this.#types };
   }
 
   /**
    * An interruption terminates the session: a statement running there would keep its locks until it ends, and the
    * callback may never end. The session is not lent again, because the callback may continue to use it.
    */
-  #interruptible<T>({ pid, xid }: Which, control: CommitControl, running: Promise<T>, spoil: () => void): Promise<T> {
+  #interruptible<T>(session: UserSession, control: CommitControl, running: Promise<T>, spoil: () => void): Promise<T> {
     return new Promise((resolve, reject) => {
       const stopHearing = control.onInterrupt((reason) => {
         spoil();
-        const ended = this.rows(END_SESSION, [pid, xid]);
+        const ended = this.rows(END_SESSION, session.which);
         void ended.catch(() => {}).then(() => reject(reason));
       });
       // After an interruption its outcome does not matter: the session is gone.
@@ -286,7 +329,8 @@ export class Connection implements Session {
       if (!this.#ready.has(client)) await this.#prepare(client);
       return await work(client, noticed);
     } catch (thrown) {
-      broken ||= mayHaveCommitted(thrown);
+      // A session whose prepared statements are gone (DEALLOCATE ALL of a callback) is of no use either.
+      broken ||= mayHaveCommitted(thrown) || sqlState(thrown) === "26000";
       throw thrown;
     } finally {
       client.off("error", noticed);
@@ -323,6 +367,20 @@ interface Which {
   readonly pid: number;
   readonly xid: string;
 }
+
+/** A statement of ours and its parameters. */
+export type OwnStatement = readonly [sql: string, values: readonly Value[]];
+
+/**
+ * `opening` is the first statement of a transaction. Its row, which has also the columns of `WHICH`, is what `opened` of the transaction returns. `closing` is
+ * the text of the last one, which `endWith` gives its parameters.
+ */
+export interface Frame {
+  readonly opening?: OwnStatement;
+  readonly closing?: string;
+}
+
+const NO_FRAME: Frame = {};
 
 /** A pool that does not state its size has no gate. */
 function sizeOf({ options }: Pool): number {
@@ -392,12 +450,15 @@ export async function newClient(settings: ClientSettings): Promise<Client> {
   return client;
 }
 
-async function commit(client: PoolClient): Promise<void> {
+/** `closing`: a statement that goes in the same message. If it fails, there is no COMMIT. */
+async function commit(client: PoolClient, closing: string | null = null, spoil: () => void = () => {}): Promise<void> {
   let command: string;
   try {
-    ({ command } = await client.query(timed("COMMIT")));
+    const result: unknown = await client.query(timed(closing === null ? "COMMIT" : `${closing}; COMMIT`));
+    ({ command } = (Array.isArray(result) ? result.at(-1) : result) as { command: string });
   } catch (thrown) {
     if (mayHaveCommitted(thrown)) throw new OutcomeUnknown("the answer to COMMIT was lost", { cause: thrown });
+    if (closing !== null) await client.query(timed("ROLLBACK", ROLLBACK_MS)).catch(spoil);
     throw thrown;
   }
   // PostgreSQL responds with ROLLBACK when an earlier statement failed and the callback swallowed its error.
@@ -419,6 +480,43 @@ class ClientSession implements Transaction {
 
   async run(sql: string, values: readonly Value[] = []): Promise<number> {
     return (await this.client.query(this.#statements.query(sql, values))).rowCount ?? 0;
+  }
+}
+
+class UserSession extends ClientSession implements UserTransaction {
+  #pid: number | null;
+  #opened: Which | undefined;
+  #closing: OwnStatement | undefined;
+
+  constructor(client: PoolClient, statements: Statements<Types>, pid: number | null) {
+    super(client, statements);
+    this.#pid = pid;
+  }
+
+  get id(): string {
+    return this.#opened!.xid;
+  }
+
+  /** Parameters of `END_SESSION`. */
+  get which(): [pid: number | null, xid: string | null] {
+    return [this.#pid, this.#opened?.xid ?? null];
+  }
+
+  get closing(): OwnStatement | undefined {
+    return this.#closing;
+  }
+
+  begun(row: Which): void {
+    this.#pid = row.pid;
+    this.#opened = row;
+  }
+
+  opened<R>(): R {
+    return this.#opened as R;
+  }
+
+  endWith(sql: string, values: readonly Value[]): void {
+    this.#closing = [sql, values];
   }
 }
 

@@ -7,6 +7,7 @@ import type { Change } from "../../job/transitions.ts";
 import { type KindColumns, kindSettings, toStored } from "../rows.ts";
 import { apply, defer, type Holder } from "./dedupe.ts";
 import { sqlState } from "./errors.ts";
+import { foldKeyWakes } from "./keys.ts";
 import { list, MAX_CHARACTERS, type Session, texts, type TransactingSession } from "./statements.ts";
 
 const DRAFTS = "$1::int[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[]";
@@ -229,14 +230,19 @@ interface Waiting {
   readonly reject: (thrown: unknown) => void;
 }
 
+/** After this many groups with keys their wakes are counted, and folded if no worker takes them. */
+const FOLDS_EVERY = 100;
+
 /** Group commit: all enqueues of one turn of the event loop are one statement, and while it is under way the next ones gather. */
 export class Enqueuing {
-  readonly #session: Session;
+  readonly #session: TransactingSession;
   readonly #kinds: Kinds;
   readonly #clock: Pick<Clock, "soon">;
   readonly #more: EnqueuedWith;
   #waiting: Waiting[] = [];
   #busy = false;
+  /** How many groups had jobs with keys since their wakes were counted. */
+  #keyedGroups = 0;
   /** Whether most jobs with a dedupe key were duplicates in the latest group that had any. Adding each of them, and removing its id again, costs three times what looking for it does. */
   #areDuplicates = false;
   groupCount = 0;
@@ -263,8 +269,17 @@ export class Enqueuing {
   }
 
   async #flush(): Promise<void> {
-    while (this.#waiting.length > 0) await this.#write(this.#next());
+    while (this.#waiting.length > 0) {
+      await this.#write(this.#next());
+      // No caller waits for it, and a store that is gone is reported by the next call.
+      if (this.#keyedGroups >= FOLDS_EVERY) await this.#fold().catch(() => undefined);
+    }
     this.#busy = false;
+  }
+
+  async #fold(): Promise<void> {
+    this.#keyedGroups = 0;
+    await foldKeyWakes(this.#session);
   }
 
   #next(): Waiting[] {
@@ -287,6 +302,7 @@ export class Enqueuing {
       const more = isKeyed && this.#areDuplicates ? { ...this.#more, looksFirst: true } : this.#more;
       const enqueued = await insertJobs(this.#session, this.#kinds, drafts, more);
       if (isKeyed) this.#areDuplicates = enqueued.filter(({ created }) => !created).length * 2 > enqueued.length;
+      if (drafts.some(({ keys }) => keys !== undefined)) this.#keyedGroups++;
       let from = 0;
       for (const { drafts: own, resolve } of group) resolve(enqueued.slice(from, (from += own.length)));
     } catch (thrown) {

@@ -24,7 +24,7 @@ export interface Read {
 
 /** How far a floor stays behind what was claimed: an enqueue under way has its number, and commits a moment later. */
 export const LAG_MS = 250;
-/** Looks from the front take one in so many ms. */
+/** Looks from the front take one in this many ms. */
 const LOOK_SHARE = 40;
 export const LOOK_AT_MOST_MS = 2_000;
 /** A look that takes longer than this, and this for each claimed job, walks over the dead. */

@@ -1,6 +1,7 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
 import type { JobDetails, JobState, LogLine } from "../../job/job.ts";
-import type { Inspecting, JobFilter, KindCounts, ListPage, WorkerSuspects } from "../port.ts";
+import { counted } from "../../job/text.ts";
+import type { Inspecting, JobFilter, KindCounts, ListPage, StoreHealth, WorkerSuspects } from "../port.ts";
 import {
   boundSql,
   cursorAt,
@@ -23,7 +24,7 @@ import { readAudit } from "./audit.ts";
 import type { Enqueuing } from "./enqueue.ts";
 import { getIncident, latestRecovery, listIncidents } from "./incidents.ts";
 import { keyStates } from "./keys.ts";
-import { blocker, serverFacts } from "./upkeep.ts";
+import { blocker, serverFacts, type ServerFacts } from "./upkeep.ts";
 import { outcomes } from "./waits.ts";
 
 export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspecting {
@@ -47,9 +48,26 @@ export function inspecting(connection: Connection, enqueuing: Enqueuing): Inspec
       const groups = { groupCommits: enqueuing.groupCount, groupedWrites: enqueuing.operationCount };
       // Settings that make the server forget are for `outlive check`; a replica can't be worked on at all.
       const [left] = await connection.rows<Record<string, number>>(LEFT);
-      return { ok: !facts.replica, detail: { schema: connection.schema, ...facts, ...left!, ...groups } };
+      const { schema } = connection;
+      const summary = serverSummary({ schema, ...facts });
+      return { ok: !facts.replica, summary, detail: { schema, ...facts, ...left!, ...groups } };
     },
   };
+}
+
+/** Its line in `outlive status`. */
+export function serverSummary(
+  facts: Pick<ServerFacts, "server" | "database" | "sessions" | "fsync" | "replica"> & { readonly schema: string },
+): StoreHealth["summary"] {
+  const { server, database, schema, sessions, fsync, replica } = facts;
+  return [
+    `PostgreSQL ${server.split(" ", 1)[0]}`,
+    `database ${database}`,
+    `schema ${schema}`,
+    counted(sessions, "session"),
+    ...(fsync === "off" ? ["fsync off"] : []),
+    ...(replica ? ["a replica"] : []),
+  ];
 }
 
 // Wakes that no turn has acted on yet, and unread signals. Those of jobs that have ended are not read, and are purged with the job.

@@ -1,5 +1,6 @@
 // Limits and single keys: what programs declare, what a key has of its own, its pause, and how it stands. admission.ts admits.
 import {
+  FAIR,
   type JobKey,
   type KeyLimit,
   type KeyPause,
@@ -10,7 +11,7 @@ import {
 import type { KeyQuery } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
 import type { Connection } from "./connection.ts";
-import { list, type Session, texts } from "./statements.ts";
+import { list, type Session, texts, type TransactingSession } from "./statements.ts";
 
 /**
  * Where a job with keys is: not ready, held at a door, admitted or running, begun and not ready under a strict limit, or held at another door than
@@ -45,8 +46,17 @@ const SET_LIMIT = `WITH own AS (
     ON CONFLICT (id) DO UPDATE SET running = excluded.running, interval_ms = excluded.interval_ms, burst = excluded.burst, weight = excluded.weight)
   INSERT INTO outlive.key_wakes (key, at) VALUES ($1, outlive.now_ms())`;
 
+/** A batch whose blocks wait as plain jobs: they wait and count for its key from now on. The caller has the lock of the key. */
+const BOUND = "SELECT outlive.bound_batch($1)";
+
 /** What a key has of its own, instead of what its limit says. Its pause, its hold-off and the starts that it has spent stay. */
-export async function setKeyLimit(session: Session, { id, limit, key }: JobKey, own: KeyLimit | null): Promise<void> {
+export async function setKeyLimit(
+  session: Session,
+  schema: string,
+  { id, limit, key }: JobKey,
+  own: KeyLimit | null,
+): Promise<void> {
+  if (limit === FAIR) await session.run(LOCK_KEY, [`${lockPrefix(schema)}${id}`]);
   await session.run(SET_LIMIT, [
     id,
     limit,
@@ -56,6 +66,7 @@ export async function setKeyLimit(session: Session, { id, limit, key }: JobKey, 
     own?.burst ?? null,
     own?.weight ?? null,
   ]);
+  if (limit === FAIR) await session.run(BOUND, [id]);
 }
 
 // ---- pauses
@@ -67,6 +78,7 @@ const PAUSE = `INSERT INTO outlive.keys (id, name, key, paused_at, paused_until,
 const UNCLAIMED = ["key1", "key2", "key3"]
   .map((key) => `SELECT e.job FROM outlive.extras e WHERE e.${key} = $1 AND e.place = ${PLACE.taken} AND e.place > 1`)
   .join(" UNION ALL ");
+const LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
 /** Waits for a claim in progress, and sees then whether the job was claimed. */
 const LOCK_UNCLAIMED = `SELECT j.seq FROM outlive.jobs j WHERE j.seq = ANY (ARRAY(${UNCLAIMED})) AND j.state + 0 = ${STATE.queued}
   ORDER BY j.seq FOR NO KEY UPDATE`;
@@ -88,11 +100,12 @@ export function pauseKey(
 ): Promise<void> {
   return connection.brief(async (tx) => {
     await note(tx);
-    await tx.run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [`${lockPrefix(connection.schema)}${id}`]);
+    await tx.run(LOCK_KEY, [`${lockPrefix(connection.schema)}${id}`]);
     await tx.run(PAUSE, [id, limit, key, pause !== null, pause?.forMs ?? null, pause?.reason ?? null]);
     // Also when it is paused: what is held there learns when that ends.
     const woken = [id];
     if (pause !== null) {
+      if (limit === FAIR) await tx.run(BOUND, [id]);
       const jobs = list((await tx.rows<{ seq: number }>(LOCK_UNCLAIMED, [id])).map(({ seq }) => seq));
       for (const keys of await tx.rows<KeyColumns>(TAKE_BACK, [jobs])) woken.push(...keysIn(keys));
       await tx.run(READY_AGAIN, [jobs]);
@@ -136,6 +149,31 @@ export const IDLE_KEY = `k.id > 0 AND k.running IS NULL AND k.interval_ms IS NUL
   AND (k.paused_at IS NULL OR k.paused_until <= outlive.now_ms()) AND k.held_off_until <= outlive.now_ms() AND k.arrival_at <= outlive.now_ms()
   AND coalesce(k.due_at, 0) <= outlive.now_ms() AND NOT EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = k.id)
   AND NOT EXISTS (SELECT 1 FROM outlive.starts s WHERE s.key = k.id)`;
+
+// ---- wakes while no worker runs
+
+/** From so many wakes of keys on, each key keeps its latest one. Workers take them faster than they come; while none runs, every call that adds held jobs adds some. */
+const MOST_WAKES = 10_000;
+const IS_MUCH = `SELECT coalesce(max(id) - min(id), 0) >= ${MOST_WAKES} AS much FROM outlive.key_wakes`;
+const LATEST = "SELECT max(id) AS id FROM outlive.key_wakes GROUP BY key HAVING count(*) > 1";
+const LOCK_LATEST = "SELECT id FROM outlive.key_wakes WHERE id = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED";
+/** Sorted once: a join with the latest ones would be a loop over all wakes for each key, because these sessions allow no hash join. */
+const REMOVE_EARLIER = `DELETE FROM outlive.key_wakes WHERE id = ANY (ARRAY(
+  SELECT w.id FROM (SELECT id, max(id) OVER (PARTITION BY key) AS latest FROM outlive.key_wakes) w WHERE w.id < w.latest AND w.latest = ANY ($1::bigint[])))`;
+
+/**
+ * Keeps the latest wake of each key if there are many. It is locked meanwhile, so no admission has it: whichever takes it reads the door later, and sees
+ * what the earlier ones were written for. A wake that an admission has just taken may have missed those, and its key is left as it is.
+ */
+export async function foldKeyWakes(session: Pick<TransactingSession, "rows" | "transaction">): Promise<void> {
+  const [found] = await session.rows<{ much: boolean }>(IS_MUCH);
+  if (!found!.much) return;
+  await session.transaction(async (tx) => {
+    const latest = await tx.rows<{ id: number }>(LATEST);
+    const locked = await tx.rows<{ id: number }>(LOCK_LATEST, [list(latest.map(({ id }) => id))]);
+    if (locked.length > 0) await tx.run(REMOVE_EARLIER, [list(locked.map(({ id }) => id))]);
+  });
+}
 
 // ---- what people read
 

@@ -44,7 +44,7 @@ const ASK_AT_LEAST_MS = 10_000;
 const COUNT_FIRST_MS = 1_000;
 const COUNT_EVERY_MS = 60_000;
 
-interface Named {
+interface WatchedLock {
   readonly name: string;
   readonly identity: string;
   /** The worker's heartbeats when its row was read. */
@@ -118,7 +118,7 @@ export class AdvisoryLiveness implements Liveness {
       !pooled && isAdvisory(lock.name) && lock.identity !== null && lock.identity.startsWith(`${database} `);
     const locks = workers
       .filter(provable)
-      .map(({ lock, beats }): Named => ({ ...(lock as Omit<Named, "beats">), beats }));
+      .map(({ lock, beats }): WatchedLock => ({ ...(lock as Omit<WatchedLock, "beats">), beats }));
     if (locks.length === 0) return workers.map(() => "unknown");
     const check = await this.#checkLocks(locks.map(({ name }) => name));
     const missing = this.#missingThroughout(check, locks);
@@ -212,7 +212,7 @@ export class AdvisoryLiveness implements Liveness {
    * Which of these locks were missing in every check throughout `contact`, in one era. Two checks too far apart prove
    * nothing about the time between.
    */
-  #missingThroughout(check: LockCheck, locks: readonly Named[]): ReadonlySet<string> {
+  #missingThroughout(check: LockCheck, locks: readonly WatchedLock[]): ReadonlySet<string> {
     const { clock, contactMs } = this.#deps;
     const mono = clock.mono();
     const lost = new Set<string>();

@@ -1,12 +1,12 @@
 // What the maintenance thread opens on PostgreSQL: the session that holds the worker's lock and listens for wake-ups, and three connections
 // for its work, so that neither a long purge nor a recovery keeps the heartbeat waiting.
-import { systemClock, systemRandom as random } from "../../platform/clock.ts";
+import { serverClock, systemClock, systemRandom as random } from "../../platform/clock.ts";
 import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import { wakeupChannel, type ClientSettings } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
-import { type PulseAddress, pulseOver, serverClock, type StoreSettings } from "./open.ts";
+import { type PulseAddress, pulseOver, type StoreSettings } from "./open.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel, wakeupOf } from "./wakeup.ts";
 import { countPresent, setEvidence } from "./workers.ts";

@@ -26,7 +26,7 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { plainJobs } from "./migrations/plain-jobs.ts";
+import { loneBatches } from "./migrations/lone-batches.ts";
 import { rolesText } from "./roles.ts";
 import { counted } from "../../job/text.ts";
 
@@ -57,8 +57,8 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-/** The lowest version with which this program works: it adds plain jobs by the function of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(plainJobs) + 1;
+/** The lowest version with which this program works: its claims read the table of that step. */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(loneBatches) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

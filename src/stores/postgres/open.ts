@@ -5,17 +5,17 @@ import { idSource } from "../../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
 import { type Clock, durationMs, type Random } from "../../job/time.ts";
+import { newSharedTimes, type ServerClock, serverClock, sharedTimes } from "../../platform/clock.ts";
 import { checkProcess } from "../../platform/identity.ts";
 import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import { Maintenance, type MaintenanceOptions } from "../../recovery/maintenance.ts";
-import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
+import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
 import { NOTHING_CHECKED } from "../store-parts.ts";
 import type { Liveness, ProcessCheck } from "../liveness.ts";
 import type { Store } from "../port.ts";
 import type { PulseDeps, RedisPulse } from "../redis/pulse.ts";
-import { type ServerClock, serverClock } from "../server-clock.ts";
 import { type Address, wakeupChannel, canBeCopied } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
@@ -27,8 +27,6 @@ import { MIGRATIONS } from "./migrations/index.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel, wakeupOf } from "./wakeup.ts";
 import { countPresent } from "./workers.ts";
-
-export { type ServerClock, serverClock };
 
 /** Only programs that ask for it load it, and a driver of Redis with it. */
 export async function pulseOver(deps: PulseDeps): Promise<RedisPulse> {

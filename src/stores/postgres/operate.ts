@@ -41,7 +41,7 @@ export function operating(connection: Connection, workers: Workers): Operating {
     signal: (signal, entry) => sendSignal(connection, signal, entry),
     setLimit: (key, own, entry) =>
       connection.transaction(async (tx) => {
-        await setKeyLimit(tx, key, own);
+        await setKeyLimit(tx, connection.schema, key, own);
         await writeAudit(tx, entry, 1);
       }),
     pauseKey: (key, pause, entry) => pauseKey(connection, key, pause, (tx) => writeAudit(tx, entry, 1)),

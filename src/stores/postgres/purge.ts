@@ -72,10 +72,10 @@ const DELETE_KEYS = `DELETE FROM outlive.keys k WHERE k.id = ANY ($1::bigint[]) 
 const FOLD = `WITH folded AS (DELETE FROM outlive.kind_deltas RETURNING kind, jobs)
   UPDATE outlive.kinds k SET jobs = k.jobs + d.jobs FROM (SELECT kind, sum(jobs)::bigint AS jobs FROM folded GROUP BY kind) d WHERE k.id = d.kind`;
 
-/** Deltas are folded at the end of a purge, and after so many batches: a long one adds them all the while. */
+/** Deltas are folded at the end of a purge, and after this many batches: a long one adds them all the while. */
 const FOLD_EVERY = 20;
 
-/** At most so many jobs that can't be deleted are searched for in one batch; the rest of it is left for the next sweep. */
+/** At most this many jobs that can't be deleted are searched for in one batch; the rest of it is left for the next sweep. */
 const MAX_REFUSED = 10;
 
 export class Purging {

@@ -2,6 +2,7 @@
 // is not granted here is refused by the server itself. Run it again after each migration: new tables and functions have no grants.
 import { quotedSchema } from "./address.ts";
 import { BATCH_TABLES } from "./migrations/batches.ts";
+import { LONE_TABLES } from "./migrations/lone-batches.ts";
 import { SCHEDULE_TABLES } from "./migrations/schedules.ts";
 import { PART_PAGE_TABLES } from "./migrations/part-pages.ts";
 import { TRACE_TABLES } from "./migrations/traces.ts";
@@ -45,6 +46,7 @@ export const WRITTEN = [
   ...AUDIT_TABLES,
   ...TRACE_TABLES,
   ...PART_PAGE_TABLES,
+  ...LONE_TABLES,
 ];
 
 /** Tables of later steps: a schema may not have them yet. */
@@ -58,6 +60,7 @@ const LATER: ReadonlySet<string> = new Set([
   ...AUDIT_TABLES,
   ...TRACE_TABLES,
   ...PART_PAGE_TABLES,
+  ...LONE_TABLES,
 ]);
 
 /** Roles without login: grant them to the users that programs log in as. */
@@ -121,6 +124,7 @@ DO $$ BEGIN
   IF to_regclass('${schema}.audit') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(AUDIT_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.traces') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(TRACE_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.part_pages') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(PART_PAGE_TABLES)} TO ${worker}; END IF;
+  IF to_regclass('${schema}.lone_batches') IS NOT NULL THEN GRANT SELECT, INSERT, UPDATE, DELETE ON ${tables(LONE_TABLES)} TO ${worker}; END IF;
   IF to_regclass('${schema}.workers') IS NOT NULL THEN GRANT SELECT ON ${tables(VIEWS)} TO ${worker}; END IF;
 END $$;
 `;

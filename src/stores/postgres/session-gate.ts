@@ -112,7 +112,7 @@ const LOCAL_SHORT_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
  */
 const LOCAL_BRIEF_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '2s'";
 /** With these another session can end exactly this transaction. */
-const WHICH = "SELECT pg_backend_pid() AS pid, pg_current_xact_id()::text AS xid";
+export const WHICH = "SELECT pg_backend_pid() AS pid, pg_current_xact_id()::text AS xid";
 
 /** Settings for a session of our own pool, applied once. */
 export function sessionSettings(durability: "full" | "relaxed", maintenance: boolean): string {

@@ -20,6 +20,9 @@ import type { Workers } from "./workers.ts";
  */
 export const OWNED =
   "j.seq = a.seq AND j.state + 0 = 1 AND j.fence = a.fence AND j.epoch = a.epoch AND j.worker + 0 = a.worker";
+/** The same for one attempt, the first four parameters being seq, fence, epoch and worker. */
+export const THIS_ATTEMPT =
+  "j.seq = $1::bigint AND j.state + 0 = 1 AND j.fence = $2::int AND j.epoch = $3::bigint AND j.worker + 0 = $4::bigint";
 /** The same for attempts of several workers. A worker is identified by its number and its id. */
 const OWNED_BY_EACH = `${OWNED} AND ${registered("a.worker", "a.worker_id")}`;
 

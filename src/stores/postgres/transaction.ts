@@ -58,12 +58,31 @@ export interface TransactionDeps {
   readonly newId: () => string;
 }
 
-/** Runs the user's callback inside the open transaction. After it ended, its handle is dead. */
+interface UserBody<T> {
+  readonly value: T;
+  readonly enqueued: number;
+  readonly signalled: number;
+  /** Of the transaction. */
+  readonly id: string;
+}
+
+/** Runs the user's callback inside the open transaction, and finds out whether it is still open. */
 export async function runUserBody<T>(
   deps: TransactionDeps,
   session: UserTransaction,
   body: (tx: PostgresTransaction) => T | Promise<T>,
-): Promise<{ value: T; enqueued: number; signalled: number; id: string }> {
+): Promise<UserBody<T>> {
+  const ran = await callUserBody(deps, session, body);
+  if ((await transactionId(session)) !== ran.id) throw ended();
+  return ran;
+}
+
+/** Runs the user's callback. After it ended, its handle is dead. Whether the transaction is still the same is for the caller to find out. */
+export async function callUserBody<T>(
+  deps: TransactionDeps,
+  session: UserTransaction,
+  body: (tx: PostgresTransaction) => T | Promise<T>,
+): Promise<UserBody<T>> {
   let open = true;
   let enqueued = 0;
   let signalled = 0;
@@ -97,8 +116,6 @@ export async function runUserBody<T>(
   };
   try {
     const value = await body(tx);
-    open = false;
-    if ((await transactionId(session)) !== id) throw ended();
     return { value, enqueued, signalled, id };
   } finally {
     open = false;
@@ -173,7 +190,7 @@ function denied(): OutliveError {
   );
 }
 
-function ended(): OutliveError {
+export function ended(): OutliveError {
   return new OutliveError(
     ErrorCode.commitDenied,
     "The callback ended the engine's transaction itself. What it wrote before that is not undone, and the job is not completed.",

@@ -9,6 +9,7 @@ import {
   claimedJobs,
   type ClaimedRows,
   earliestKinds,
+  isMixed,
   OpenKinds,
   type OpenKind,
   promoteDue,
@@ -28,7 +29,7 @@ import type { Settling } from "./settle.ts";
 import { MAX_CHARACTERS } from "./statements.ts";
 import { claimSuspects } from "./suspects.ts";
 import { applyEvents } from "./reruns.ts";
-import { type Admitted, admitHeld, type Demand, type Left, NONE_ADMITTED, whatIsLeft } from "./admission.ts";
+import { type Admitted, admitHeld, type Demand, type Left, NONE_ADMITTED, toGates, whatIsLeft } from "./admission.ts";
 import { actOnWakes } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -115,10 +116,11 @@ export class Turns {
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
     const open = await this.#open.of(connection, room);
-    // What is behind a job that may not wait for a slot is not claimed ahead, and the statement does not look for that.
-    const asked = room.ahead !== undefined && room.kinds.every((kind) => kind.ahead) ? room.ahead : 0;
+    // What is behind a job that may not wait for a slot is not claimed ahead. Only the statement for the front of all kinds looks for that.
+    const asked = room.ahead !== undefined && room.kinds.some((kind) => kind.ahead) ? room.ahead : 0;
     const from = await this.#from(open, room.total, asked);
-    const ahead = open.length <= 1 || from === "front" ? asked : 0;
+    const isOfOne = open.length <= 1 && room.kinds.every((kind) => kind.ahead);
+    const ahead = isOfOne || from === "front" ? asked : 0;
     const { successes, others } = sorted(settlements, workerId);
     if (others.length > 0) this.#floors.lookAgain();
     const beganMono = clock.mono();
@@ -163,6 +165,11 @@ export class Turns {
         ...(replaced !== null && { replaced }),
       };
     const { due, keys, events, gates, keyDue, blind, ...first } = await this.#sound(claim, room, turn);
+    if (turn.crowded)
+      await toGates(
+        connection,
+        open.flatMap(({ id, fair }) => (fair ? id : [])),
+      );
     // After the commit of what was settled, and after the claim: what is admitted is claimed by a second one, and what wakes up by the next turn.
     const known = { wakes: turn.wakes, events: events || turn.events, doors: keys || turn.keys };
     const left = first.corrupt.length > 0 ? await whatIsLeft(connection) : known;
@@ -200,16 +207,19 @@ export class Turns {
    * Remembers how far the claim of one kind, or of the front of all kinds, has come. A statement that left the claim to others shows nothing. Returns whether there may be ready jobs below
    * the floors from which it read.
    */
-  #read({ kinds, total, ahead, from, floors }: Claim, turn: Turn, beganMono: number): boolean {
+  #read(claim: Claim, turn: Turn, beganMono: number): boolean {
+    const { kinds, total, ahead, from, floors } = claim;
     const { taken, live, restarted, due, suspects, blind } = turn;
     const asked = ahead > 0 || kinds.length !== 1 ? total : Math.min(total, kinds[0]!.most);
     if (asked === 0) return false;
     const isFull = taken.length >= asked;
+    // What was claimed ahead may have ended at a job that may not wait: there is more behind.
+    const mayBeMore = isFull || isMixed(claim);
     const isShown = live && !restarted && !suspects && !blind && (due === null || due > 0);
     if (isShown && (from === "front" || isPlain(kinds)))
       this.#floors.read({
         taken,
-        isFull,
+        isFull: mayBeMore,
         bounded: floors !== undefined,
         beganMono,
         endedMono: this.#deps.clock.mono(),
@@ -287,18 +297,22 @@ export class Turns {
     this.#admitting = admitting;
   }
 
-  /** The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place. */
+  /**
+   * The claimed jobs whose stored texts are intact. Corrupt ones are quarantined, and others are claimed in their place, once: with a million
+   * corrupt jobs in front the turn would never end.
+   */
   async #sound(claim: Claim, room: Room, first: Turn): Promise<Omit<Claimed, "corrupt"> & Sound> {
     const { connection, settling } = this.#deps;
     const inSlots = withoutAhead(claim);
     let pass = await this.#claimed(claim, room, first);
     const claimed = [...pass.claimed];
     const corrupt: CorruptJob[] = [];
-    while (pass.corrupt.length > 0) {
+    for (let passes = 1; pass.corrupt.length > 0; passes++) {
       const settlements = pass.corrupt;
       const answers = await connection.transaction((tx) => settling.settle(tx, settlements));
       for (const [at, { lease, change }] of settlements.entries())
         if (answers[at]!.is === "applied") corrupt.push({ lease, kind: lease.kind, change });
+      if (passes > 1) break;
       const left = without(inSlots, claimed);
       const turn = await takeClaim(connection, left);
       if (!turn.live || turn.restarted) break;

@@ -152,7 +152,7 @@ async function rights(session: Session): Promise<Finding[]> {
 
 const MANY_DEAD = 10_000;
 
-/** `many`: a table with at least so many dead rows is reported. */
+/** `many`: a table with at least this many dead rows is reported. */
 export async function vacuum(session: Session, many = MANY_DEAD): Promise<Finding[]> {
   const rows = await session.rows<{ name: string; live: number; dead: number; ago: number | null }>(
     `SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, (extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum)) * 1000)::bigint AS ago
@@ -273,7 +273,7 @@ function error(text: string): Finding {
 // What the server says of itself and of us: its settings that durability hangs on, what is wrong in our tables, and who stands in
 // our way. Reads only.
 
-interface ServerFacts {
+export interface ServerFacts {
   readonly server: string;
   readonly database: string;
   readonly fsync: string;

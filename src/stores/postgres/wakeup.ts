@@ -22,7 +22,7 @@ export class WakeupChannel {
   readonly #clock: Pick<Clock, "after">;
   readonly #channel: string;
   readonly #listeners = new Set<(what: Wakeup) => void>();
-  #wakeups = false;
+  #isSending = false;
   #again = false;
   #closed = false;
 
@@ -35,12 +35,12 @@ export class WakeupChannel {
   notify(what: Wakeup = "wake"): void {
     if (this.#closed) return;
     if (what === "proof") return void this.#send(PROOF);
-    if (this.#wakeups) {
+    if (this.#isSending) {
       this.#again = true;
       return;
     }
-    this.#wakeups = true;
-    void this.#send("").then(() => this.#clock.after(APART_MS, () => this.#rung()));
+    this.#isSending = true;
+    void this.#send("").then(() => this.#clock.after(APART_MS, () => this.#sent()));
   }
 
   /** If it fails, the other workers poll. */
@@ -65,8 +65,8 @@ export class WakeupChannel {
     this.#listeners.clear();
   }
 
-  #rung(): void {
-    this.#wakeups = false;
+  #sent(): void {
+    this.#isSending = false;
     if (!this.#again) return;
     this.#again = false;
     this.notify();

@@ -12,8 +12,9 @@ import { type HostPort, movedTo } from "./find-primary.ts";
 import { Journal, type Resendable } from "./journal.ts";
 import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
-/** Layout 1 was never released: stores that have it were made by development versions, and are refused. */
-export const SCHEMA_VERSION = 2;
+/** Layout 1 was never released: stores that have it were made by development versions, and are refused. Layout 2 becomes 3 when it is opened. */
+export const SCHEMA_VERSION = 3;
+const OLDEST_SCHEMA = 2;
 
 export interface ConnectionDeps {
   readonly address: RedisAddress;
@@ -317,8 +318,10 @@ export class Connection {
       const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
       if (this.#storeId !== null && id !== this.#storeId && !this.#deps.isForgetful) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
-      if (Number(schema ?? SCHEMA_VERSION) < SCHEMA_VERSION) throw unreleased(Number(schema));
-      if (run !== null && (await this.#hasMark(wire, run))) {
+      if (Number(schema ?? SCHEMA_VERSION) < OLDEST_SCHEMA) throw unreleased(Number(schema));
+      // A run that is begun by a newer program gives the store its layout, and ends that of all older ones: they do not know it.
+      const isCurrent = Number(schema ?? SCHEMA_VERSION) === SCHEMA_VERSION;
+      if (isCurrent && run !== null && (await this.#hasMark(wire, run))) {
         const before = this.#seen;
         this.#storeId = id;
         this.#run = { token: run, scripts: scriptsOf(run, this.#clock) };
@@ -330,7 +333,7 @@ export class Connection {
       }
       const serverId = await serverRunId(wire);
       // The same process of the server has only forgotten its scripts (SCRIPT FLUSH).
-      if (run !== null && server && server === serverId) {
+      if (isCurrent && run !== null && server && server === serverId) {
         await call("SCRIPT", "LOAD", runMark(run).text);
         continue;
       }

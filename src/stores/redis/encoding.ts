@@ -40,6 +40,29 @@ export const stepOwner = (id: string, name: string): string => (name.startsWith(
 export const rowOwner = (blockId: string, line: number): string => `row ${line}\n${blockId}`;
 export const partOwner = (blockId: string, file: string): string => `output ${file}\n${blockId}`;
 
+const INPUT_SUMS = new Map<string, number>();
+
+/** The checksum of what comes before the inputs of a kind. */
+function sumOfKind(kind: string): number {
+  let sum = INPUT_SUMS.get(kind);
+  if (sum === undefined) INPUT_SUMS.set(kind, (sum = crc32(`${inputOwner(kind)}\n`)));
+  return sum;
+}
+
+/** As `checked` and `unchecked`, of the input of a job. */
+export function checkedInput(text: string, kind: string): string {
+  return `${crc32(text, sumOfKind(kind)).toString(16).padStart(8, "0")}+${text}`;
+}
+
+export function uncheckedInput(
+  stored: string,
+  kind: string,
+): { readonly text: string | null; readonly intact: boolean } {
+  if (stored[8] !== "+") return unchecked(stored, inputOwner(kind));
+  const text = stored.slice(9);
+  return { text, intact: Number.parseInt(stored.slice(0, 8), 16) === crc32(text, sumOfKind(kind)) };
+}
+
 /** A text as it is stored. Null, which is stored too, is a checksum with a mark in place of the text. */
 export function checked(text: string | null, owner: string): string {
   const sum = crc32(`${owner}\n${text ?? "\0"}`)
@@ -58,10 +81,6 @@ export function unchecked(stored: string, owner: string): { readonly text: strin
 
 const orNothing = (value: string | number | null | undefined): string =>
   value === null || value === undefined ? "" : String(value);
-
-export function draftArgs(draft: JobDraft): string[] {
-  return [draft.id, draftHead(draft), checked(draft.input, inputOwner(draft.kind))];
-}
 
 /** What many drafts of a call have in common is one text, which a script takes apart once. */
 function draftHead({
@@ -92,11 +111,29 @@ function draftHead({
   ].join(FIELD);
 }
 
+/** Heads, each once, then all drafts as one text (Q.readAll in lua/plain.ts): id, place of the head, and input of each. */
 export function draftsArgs(drafts: readonly JobDraft[]): string[] {
+  if (drafts.length === 0) return ["0"];
+  const heads = new Map<string, string>();
+  const parts: string[] = [];
+  for (const draft of drafts) {
+    const head = draftHead(draft);
+    let place = heads.get(head);
+    if (place === undefined) heads.set(head, (place = String(heads.size + 1)));
+    parts.push(draft.id, place, checkedInput(draft.input, draft.kind));
+  }
+  return [String(drafts.length), String(heads.size), ...heads.keys(), packed(parts)];
+}
+
+/** Drafts that are staged: three arguments for each. */
+export function stagedArgs(drafts: readonly JobDraft[]): string[] {
   const args = [String(drafts.length)];
-  for (const draft of drafts) args.push(...draftArgs(draft));
+  for (const draft of drafts) args.push(draft.id, draftHead(draft), checkedInput(draft.input, draft.kind));
   return args;
 }
+
+/** Many texts as one argument: `unpacked` in lua/records.ts. */
+export const packed = (texts: readonly string[]): string => texts.join(FIELD) + FIELD;
 
 function packedKeys(keys: readonly JobKey[]): string {
   return keys.flatMap(({ id, limit, key }) => [String(id), limit, key]).join(FIELD);

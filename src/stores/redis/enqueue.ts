@@ -5,7 +5,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { WriteAnswer } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { assertDeclared, draftsArgs, leaseArgs, writeAnswer } from "./encoding.ts";
+import { assertDeclared, draftsArgs, leaseArgs, stagedArgs, writeAnswer } from "./encoding.ts";
 import type { Resendable } from "./journal.ts";
 
 /**
@@ -135,7 +135,7 @@ async function staged(connection: Connection, drafts: readonly JobDraft[]): Prom
   try {
     for (let from = 0; from < drafts.length; from += MAX_COST) {
       const piece = drafts.slice(from, from + MAX_COST);
-      assertDeclared(await connection.eval("stage", [token, ...draftsArgs(piece)]));
+      assertDeclared(await connection.eval("stage", [token, ...stagedArgs(piece)]));
     }
   } catch (thrown) {
     // Otherwise the retention does it.

@@ -2,16 +2,17 @@
 import type { AuditRecord } from "../../job/audit.ts";
 import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
 import { type KeyState, throttleSettings } from "../../job/limits.ts";
+import { counted, humanBytes } from "../../job/text.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
-import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob } from "../port.ts";
+import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob, StoreHealth } from "../port.ts";
 import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import { fieldsOf, historyEntry, inputOwner, jobInfo, keptSteps, shownJob, splitInto, unchecked } from "./encoding.ts";
 import { serverFacts } from "./upkeep.ts";
 
-/** A page of a list is found in at most so many calls, of 10,240 rows each. */
-const MAX_CALLS = 10;
+/** A page of a list is found in at most this many calls, of 3,072 rows each. */
+const MAX_CALLS = 33;
 const KEYS_AT_ONCE = 500;
 
 export function inspecting(connection: Connection): Inspecting {
@@ -32,7 +33,12 @@ export function inspecting(connection: Connection): Inspecting {
     },
     list: (filter, limit, after) => listJobs(connection, filter, limit, after),
     async counts() {
-      const list = (await connection.eval("counts")) as unknown as [string, ...(number | string | string[])[]][];
+      const list: [string, ...(number | string | string[])[]][] = [];
+      for (let from = "1"; from !== "";) {
+        const [some, next] = (await connection.eval("counts", [from])) as unknown as [typeof list, string];
+        list.push(...some);
+        from = next;
+      }
       return list.map(kindCounts).toSorted((a, b) => (a.kind < b.kind ? -1 : 1));
     },
     async isLimited(kind) {
@@ -101,9 +107,21 @@ export function inspecting(connection: Connection): Inspecting {
       return ((await connection.eval("latestRecovery")) as unknown as IncidentReply[]).map(incidentOf);
     },
     async health() {
-      return { ok: true, detail: await serverFacts(connection) };
+      const detail = await serverFacts(connection);
+      return { ok: true, summary: serverSummary(detail), detail };
     },
   };
+}
+
+/** Its line in `outlive status`. A user that may not ask the server knows less of it. */
+export function serverSummary(facts: StoreHealth["detail"]): StoreHealth["summary"] {
+  const { valkey_version: valkey, redis_version: version = "", aof_enabled: aof, used_memory: memory } = facts;
+  return [
+    (valkey === undefined ? `Redis ${version}` : `Valkey ${valkey}`).trim(),
+    ...(aof === undefined ? [] : [Number(aof) === 1 ? "append-only file" : "no append-only file"]),
+    ...(memory === undefined ? [] : [humanBytes(Number(memory))]),
+    counted(Number(facts["operations"]), "operation"),
+  ];
 }
 
 async function getJob(connection: Connection, id: string): Promise<JobDetails | null> {

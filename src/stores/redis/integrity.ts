@@ -20,10 +20,10 @@ const NAMES = 1_000;
 const MAX_WALKS = 3;
 
 /** Indexes whose names follow from the number of a kind, and from that of a worker. Types as in lua/integrity.ts. */
-const COUNTED = ["rd", "rn"] as const;
+const COUNTED = ["rd", "rn", "jobs"] as const;
 const OF_KIND = ["qrs:", "zz:", "zu:", "zv:", "shk:", "st3:", "st4:", "st5:", "hdk:"] as const;
 const OF_WORKER = ["sheld:", "scc:"] as const;
-const OF_STORE = ["zk", "xp", "doors", "dl", "ws", "wi", "fleet", "kinds"] as const;
+const OF_STORE = ["zk", "xp", "doors", "dl", "ws", "wi", "fleet", "kinds", "kc", "rk", "uk", "kp"] as const;
 const OF_COLLECTIONS = ["ni", "nl", "nd", "nt", "nc", "pz"] as const;
 
 /** What is wrong, at most 100 findings. While others write, entries that are too many are not found. */
@@ -60,7 +60,7 @@ async function operations(connection: Connection): Promise<Reply> {
 /** What has to have the right size because of an index: of the ready jobs of a kind also what is counted in its settings. */
 function sizesOf(index: string): string[] {
   const counted = /^q(.*)rs:(\d+)$/s.exec(index);
-  return counted ? [index, ...COUNTED.map((field) => `c${counted[1]}k:${counted[2]}\u001F${field}`)] : [index];
+  return counted ? [index, ...COUNTED.map((field) => `c${counted[1]}kc\u001F${field}:${counted[2]}`)] : [index];
 }
 
 /** Each with its type in front. */
@@ -100,20 +100,36 @@ async function checkJobs(connection: Connection, sums: Map<string, number>): Pro
   return found;
 }
 
+type CheckedWorkers = readonly [
+  wrong: readonly string[],
+  next: string,
+  count: number,
+  sizes: readonly number[],
+  kindsSeen: readonly number[],
+  kindsKept: readonly number[],
+];
+
 async function checkWorkers(
   connection: Connection,
 ): Promise<{ readonly missing: readonly string[]; readonly tooMany: readonly string[] }> {
   const missing: string[] = [];
   let count = 0;
+  const kinds = [0, 0, 0];
   for (let from = "1"; ;) {
-    const reply = (await connection.eval("checkWorkers", [from])) as unknown as [string[], string, ...number[]];
-    const [wrong, next, some, ...sizes] = reply;
+    const reply = (await connection.eval("checkWorkers", [from])) as unknown as CheckedWorkers;
+    const [wrong, next, some, sizes, kindsSeen, kindsKept] = reply;
     missing.push(...wrong);
-    count += some!;
+    count += some;
+    for (const at of kinds.keys()) kinds[at]! += kindsSeen[at]!;
     from = next;
     if (next !== "") continue;
-    const text = `the indexes of workers have ${sizes.join(", ")} entries, and there are ${count} workers`;
-    return { missing, tooMany: sizes.some((size) => size !== count) ? [text] : [] };
+    const ofWorkers = `the indexes of workers have ${sizes.join(", ")} entries, and there are ${count} workers`;
+    const ofKinds = `the indexes of kinds (rk, uk, kp) have ${kindsKept.join(", ")} entries, and ${kinds.join(", ")} of them are kinds`;
+    const tooMany = [
+      ...(sizes.some((size) => size !== count) ? [ofWorkers] : []),
+      ...(kinds.some((size, at) => size !== kindsKept[at]) ? [ofKinds] : []),
+    ];
+    return { missing, tooMany };
   }
 }
 

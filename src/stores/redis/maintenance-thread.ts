@@ -1,7 +1,6 @@
 // What the maintenance thread opens on Redis: one connection, which keeps the worker's subscription, listens for wake-ups, and does its work.
-import { systemClock, systemRandom as random } from "../../platform/clock.ts";
+import { serverClock, systemClock, systemRandom as random } from "../../platform/clock.ts";
 import { maintainInThread } from "../../recovery/maintenance-thread.ts";
-import { serverClock } from "../server-clock.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
 import { channelOf, SubscriptionLiveness } from "./liveness.ts";

@@ -1,5 +1,5 @@
-// The layout of a Redis store as deploy scripts list it. There is one so far, and the first process that opens a store begins it: nothing has to be
-// run before.
+// The layout of a Redis store as deploy scripts list it. There is one so far, and the first process that opens a store begins it, or gives it to a store
+// that an older version made: nothing has to be run before.
 import { createHash } from "node:crypto";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { systemClock, systemRandom } from "../../platform/clock.ts";
@@ -46,11 +46,11 @@ export function layoutOf(address: RedisAddress): StoreMigrations {
       const schema = await storedSchema().catch((thrown: unknown) => {
         throw openingError(shown, thrown);
       });
-      const applied = schema !== null;
+      const applied = schema !== null && Number(schema) >= SCHEMA_VERSION;
       return [{ number: 1, name: "layout", applied, checksum: CHECKSUM, storedChecksum: applied ? CHECKSUM : null }];
     },
     async up() {
-      if ((await storedSchema()) !== null) return [];
+      if (Number((await storedSchema()) ?? 0) >= SCHEMA_VERSION) return [];
       const connection = new Connection({ address, random: systemRandom, clock: systemClock });
       try {
         await connection.identity();

@@ -4,13 +4,13 @@ import { defaultOf } from "../../engine/settings.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Emitter } from "../../job/events.ts";
 import { type Clock, durationMs, type Random } from "../../job/time.ts";
+import { newSharedTimes, type ServerClock, serverClock, sharedTimes } from "../../platform/clock.ts";
 import { programFile } from "../../platform/program-file.ts";
 import { InterimHeartbeat } from "../../recovery/heartbeat.ts";
 import type { MaintenanceOptions } from "../../recovery/maintenance.ts";
-import { newSharedTimes, sharedTimes, startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
+import { startMaintenanceThread } from "../../recovery/maintenance-thread.ts";
 import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend.ts";
 import type { Store, Wakeup } from "../port.ts";
-import { type ServerClock, serverClock } from "../server-clock.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection, type Loss, SCHEMA_VERSION } from "./connection.ts";
 import { openingError } from "./errors.ts";
@@ -80,7 +80,7 @@ async function openConnection(
   const connection = new Connection({ address, random, clock, onServerNow, onLoss });
   try {
     // The first script says what time it is there.
-    await connection.eval("counts");
+    await connection.eval("scheduleClock");
     const info = await serverInfo(connection);
     if (info !== null) assertUsable(info);
     const promise = info === null ? null : whatIsLost(info);

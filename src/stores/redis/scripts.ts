@@ -3,6 +3,7 @@
 // of a former run can be carried out by accident, and the first caller learns that a new run has begun (connection.ts).
 import { createHash } from "node:crypto";
 import { EXPIRE } from "../../job/transitions.ts";
+import { NEVER_DUE } from "../rows.ts";
 import { changeArgs } from "./encoding.ts";
 import * as attempts from "./lua/attempts.ts";
 import { ADMISSION } from "./lua/admission.ts";
@@ -113,6 +114,7 @@ const SCRIPTS = {
   lead: writing(workers.LEAD),
   turnPlain: { parts: ["plain", "turns", "workers"], flags: "allow-oom", body: TURN_PLAIN, isPlain: true },
   turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
+  keepKinds: writing(attempts.KEEP_KINDS),
   settle: waking(writing(attempts.SETTLE)),
   settleAgain: waking(writing(attempts.SETTLE_AGAIN)),
   write: writing(attempts.WRITE),
@@ -229,6 +231,7 @@ const SCRIPTS = {
 } as const satisfies Record<string, ScriptFacts>;
 
 export type ScriptName = keyof typeof SCRIPTS;
+export const SCRIPT_NAMES = Object.keys(SCRIPTS) as readonly ScriptName[];
 
 export interface Script {
   readonly text: string;
@@ -288,6 +291,18 @@ ${clock}
 ${BEGIN}`;
 }
 
+/** What layout 3 has more than layout 2, from what is there: counts of all kinds in one hash, and kinds by their first ready job, with suspects, and paused. */
+const FROM_LAYOUT_2 = /* lua */ `for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
+    local k = int(n)
+    local v = call('HMGET', T .. 'k:' .. k, 'jobs', 'rd', 'rn', 'paused', 'pauseUntil')
+    for i, name in ipairs({'jobs:', 'rd:', 'rn:'}) do if v[i] then call('HSET', T .. 'kc', name .. k, v[i]) end end
+    call('HDEL', T .. 'k:' .. k, 'jobs', 'rd', 'rn')
+    if v[4] == '1' then call('ZADD', T .. 'kp', (v[5] or '') ~= '' and v[5] or '${NEVER_DUE}', k) end
+    local chunk = call('ZRANGE', T .. 'r:' .. k, 0, 0)[1]
+    if chunk then call('ZADD', T .. 'rk', int(tonumber(chunk) * 256 + string.byte(call('HGET', T .. 'rs:' .. k, chunk))), k) end
+    if call('EXISTS', T .. 'u:' .. k) == 1 then call('SADD', T .. 'uk', k) end
+  end`;
+
 const BEGIN = /* lua */ `
 local T, A, call = KEYS[1], ARGV, redis.call
 local function int(x) return string.format('%.0f', x) end
@@ -296,11 +311,16 @@ local m = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'ops', 'at', 'resto
 if (m[1] or '') ~= A[1] then return {0, m[1] or ''} end
 local isNew = not m[1]
 if isNew then call('HSET', T .. 'meta', 'id', A[6], 'schema', A[7], 'row', 0) end
+local isOlder = not isNew and m[7] == '2'
+if isOlder then
+  ${FROM_LAYOUT_2}
+  call('HSET', T .. 'meta', 'schema', A[7])
+end
 local epoch, runs, ops, last = tonumber(m[2] or 0), tonumber(m[3] or 0), tonumber(m[4] or 0), tonumber(m[5] or now)
 local seenRuns, seenOps, seenEpoch = tonumber(A[3]), tonumber(A[4]), tonumber(A[5])
 local lost = seenRuns == runs and math.max(0, seenOps - ops) or 0
 local gap = now - last
-local why = 'the server started again or another one took over'
+local why = isOlder and 'the store got the layout of a newer version' or 'the server started again or another one took over'
 if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this process knew of are missing' end
 if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .. ' ms old' end
 local restored = tonumber(m[6] or 0)

@@ -1,4 +1,5 @@
 // The worker's loop, and the small writes of its attempts.
+import { createHash } from "node:crypto";
 import type { ClaimedJob } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import { quarantine } from "../../job/transitions.ts";
@@ -25,14 +26,14 @@ import {
   countersOf,
   draftsArgs,
   fieldsOf,
-  inputOwner,
   keptSteps,
   MAX_AWAITED,
   lastOutcome,
   leaseArgs,
+  packed,
   rowsArgs,
   stepOwner,
-  unchecked,
+  uncheckedInput,
   writeAnswer,
 } from "./encoding.ts";
 
@@ -50,11 +51,13 @@ function settlementsArgs(settlements: readonly Settlement[]): {
     (isPlain ? plain : others).push(place);
   }
   const args = [first?.worker ?? "", String(first?.epoch ?? 0), String(plain.length)];
+  const ends: string[] = [];
   for (const place of plain) {
     const { lease, change } = settlements[place]!;
     const result = change.result === null ? "" : checked(change.result, lease.jobId);
-    args.push(String(lease.row), String(lease.fence), lease.jobId, result);
+    ends.push(String(lease.row), String(lease.fence), lease.jobId, result);
   }
+  if (ends.length > 0) args.push(packed(ends));
   args.push(String(others.length));
   for (const place of others) {
     const { lease, change } = settlements[place]!;
@@ -71,29 +74,33 @@ function isPlainSuccess({ change: { name, rows, follow = [] } }: Settlement): bo
 /** What one script settles and claims, so that it holds the server for a few milliseconds only. A turn of more is several scripts, each whole or nothing. */
 const MAX_IN_SCRIPT = 250;
 
+/** `replaces`: what is quarantined leaves its place to another. Those are not replaced again: with a million corrupt jobs in front the turn would never end. */
 export async function turn(
   connection: Connection,
   worker: string,
   settlements: readonly Settlement[],
   room: Room,
+  replaces = true,
 ): Promise<TurnAnswer> {
   await prepareWaits(connection, settlements);
   const first = settlements.slice(0, MAX_IN_SCRIPT);
   if (first.length < settlements.length) {
-    const { settled, woken = 0 } = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
+    const {
+      answer: { settled, woken = 0 },
+    } = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
     const rest = await turn(connection, worker, settlements.slice(MAX_IN_SCRIPT), room);
     return { ...rest, settled: [...settled, ...rest.settled], woken: woken + (rest.woken ?? 0) };
   }
-  const answer = await turnOnce(connection, worker, settlements, {
+  const { answer, hasMore } = await turnOnce(connection, worker, settlements, {
     ...room,
     total: Math.min(room.total, MAX_IN_SCRIPT),
     ahead: Math.max(0, Math.min(aheadOf(room), MAX_IN_SCRIPT - room.total)),
   });
+  const isCut = room.total > answer.claimed.length && (hasMore || answer.claimed.length === MAX_IN_SCRIPT);
+  const hasGaps = answer.corrupt !== undefined && replaces;
+  if (!hasGaps && !isCut) return answer;
   const left = roomAfter(room, answer.claimed);
-  const isCut = answer.claimed.length === MAX_IN_SCRIPT && left.total > 0;
-  // What was quarantined leaves its place to another.
-  if (answer.corrupt === undefined && !isCut) return answer;
-  const more = await turn(connection, worker, [], left);
+  const more = await turn(connection, worker, [], left, !hasGaps && replaces);
   const corrupt = [...(answer.corrupt ?? []), ...(more.corrupt ?? [])];
   return {
     ...more,
@@ -128,11 +135,11 @@ async function prepareWaits(connection: Connection, settlements: readonly Settle
 
 /** What is left of a room after these were taken. */
 function roomAfter(room: Room, claimed: readonly ClaimedJob[]): Room {
-  const sharing = new Set(room.kinds.filter(({ shares }) => shares).map(({ kind }) => kind));
-  const kinds = room.kinds.map((one) => {
-    const used = claimed.filter(({ kind }) => (one.shares ? sharing.has(kind) : kind === one.kind)).length;
-    return { ...one, room: one.room - used };
-  });
+  const used = new Map<string, number>();
+  for (const { kind } of claimed) used.set(kind, (used.get(kind) ?? 0) + 1);
+  const usedBy = ({ kind }: { readonly kind: string }): number => used.get(kind) ?? 0;
+  const shared = room.kinds.reduce((sum, one) => sum + (one.shares ? usedBy(one) : 0), 0);
+  const kinds = room.kinds.map((one) => ({ ...one, room: one.room - (one.shares ? shared : usedBy(one)) }));
   const bounds = claimed.flatMap(({ together }) => (together === null ? [] : [together]));
   const { count, together, oldestFirst } = room.suspects ?? NO_SUSPECTS;
   const smallest = Math.min(together ?? Number.POSITIVE_INFINITY, ...bounds);
@@ -146,33 +153,39 @@ function roomAfter(room: Room, claimed: readonly ClaimedJob[]): Room {
 
 const NO_SUSPECTS = { count: 0, together: null, oldestFirst: false };
 
+/** One script. `hasMore`: it has left jobs of further kinds that there was room for. */
 async function turnOnce(
   connection: Connection,
   worker: string,
   settlements: readonly Settlement[],
   room: Room,
-): Promise<TurnAnswer> {
+): Promise<{ readonly answer: TurnAnswer; readonly hasMore: boolean }> {
   const { total, kinds, suspects = NO_SUSPECTS, ahead = 0 } = room;
   const { count, together, oldestFirst } = suspects;
   const { args: ends, order, plainCount } = settlementsArgs(settlements);
+  const rooms = roomsOf(connection, kinds);
   const args = [
     worker,
+    ...rooms.listed,
     ...ends,
     String(total),
     String(count),
     together === null ? "" : String(together),
     oldestFirst ? "1" : "",
     ...aheadArgs(ahead),
-    String(kinds.length),
-    ...kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]),
+    ...rooms.single,
   ];
   const again = settlements.length === 0 ? [] : [{ script: "settleAgain", args: ends } as const];
   const isPlain = count === 0 && settlements.length === plainCount;
   const reply =
-    (isPlain && (await plainTurn(connection, worker, ends, room, again))) ||
+    (isPlain && (await plainTurn(connection, worker, ends, room, rooms, again))) ||
     (await connection.eval("turn", args, again));
+  if ((reply as Reply[])[0] === "!kinds") {
+    await keepKinds(connection, worker, rooms);
+    return turnOnce(connection, worker, settlements, room);
+  }
   assertDeclared(reply);
-  const [refused, named, flat, extras, live, replaced, cancels, next, woken, epoch] = reply as unknown as [
+  const [refused, named, flat, extras, live, replaced, cancels, next, woken, epoch, cut] = reply as unknown as [
     [number, Reply][],
     [string, string][],
     string[],
@@ -183,6 +196,7 @@ async function turnOnce(
     string,
     number,
     string,
+    number,
   ];
   const claimed: ClaimedJob[] = [];
   const broken: { readonly job: ClaimedJob; readonly what: readonly string[] }[] = [];
@@ -203,7 +217,7 @@ async function turnOnce(
     settled[order[place - 1]!] = writeAnswer(answer, lease, change.name);
   }
   const corrupt = broken.length === 0 ? [] : await quarantined(connection, broken);
-  return {
+  const answer: TurnAnswer = {
     settled,
     claimed,
     ...(corrupt.length > 0 && { corrupt }),
@@ -213,6 +227,7 @@ async function turnOnce(
     nextDueInMs: next === "" ? null : Number(next),
     ...(woken > 0 && { woken }),
   };
+  return { answer, hasMore: cut === 1 };
 }
 
 /**
@@ -223,7 +238,8 @@ async function plainTurn(
   connection: Connection,
   worker: string,
   ends: readonly string[],
-  { total, kinds, ahead = 0 }: Room,
+  { total, ahead = 0 }: Room,
+  rooms: RoomArgs,
   again: readonly Resendable[],
 ): Promise<Reply | null> {
   const state = PLAIN_TURNS.get(connection) ?? { pause: 0, left: 0 };
@@ -232,9 +248,9 @@ async function plainTurn(
     state.left--;
     return null;
   }
-  const rooms = kinds.flatMap((one) => [one.kind, String(one.room), one.shares ? "1" : ""]);
   // Without the last argument: how many other ends there are.
-  const args = [worker, ...ends.slice(0, -1), String(total), ...aheadArgs(ahead), String(kinds.length), ...rooms];
+  const ended = ends.slice(0, -1);
+  const args = [worker, ...rooms.listed, ...ended, String(total), ...aheadArgs(ahead), ...rooms.single];
   const reply = await connection.eval("turnPlain", args, again);
   const isPlain = (reply as Reply[])[0] !== "!full";
   state.pause = isPlain ? 0 : Math.min(16, state.pause * 2 + 1);
@@ -243,6 +259,57 @@ async function plainTurn(
 }
 
 const PLAIN_TURNS = new WeakMap<Connection, { pause: number; left: number }>();
+
+/** Rooms as a turn takes them: of many kinds with the same room the name of their list, which the worker keeps in its row, and of the others each. */
+interface RoomArgs {
+  readonly listed: readonly [list: string, room: string, shares: string];
+  readonly single: readonly string[];
+  /** The kinds of the list. */
+  readonly names: readonly string[];
+}
+
+/** Fewer kinds than this do not make a list. */
+const MIN_LISTED = 9;
+/** Lists that one connection keeps: rooms that change all the time would make more and more of them. */
+const MAX_LISTS = 16;
+const NO_LIST = ["", "0", ""] as const;
+const ROOM_ARGS = new WeakMap<Room["kinds"], RoomArgs>();
+/** The lists of a connection, and those that could not be kept. */
+const LISTS = new WeakMap<Connection, { readonly kept: Set<string>; readonly refused: Set<string> }>();
+
+function roomsOf(connection: Connection, kinds: Room["kinds"]): RoomArgs {
+  if (kinds.length < MIN_LISTED) return singleRooms(kinds);
+  const made = ROOM_ARGS.get(kinds) ?? listedRooms(kinds);
+  ROOM_ARGS.set(kinds, made);
+  const lists = LISTS.get(connection) ?? { kept: new Set(), refused: new Set() };
+  LISTS.set(connection, lists);
+  const [list] = made.listed;
+  if (lists.refused.has(list) || (!lists.kept.has(list) && lists.kept.size >= MAX_LISTS)) return singleRooms(kinds);
+  lists.kept.add(list);
+  return made;
+}
+
+function singleRooms(kinds: Room["kinds"]): RoomArgs {
+  const single = kinds.flatMap(({ kind, room, shares }) => [kind, String(room), shares ? "1" : ""]);
+  return { listed: NO_LIST, single: [String(kinds.length), ...single], names: [] };
+}
+
+/** The list has the kinds with the room that most of them have. */
+function listedRooms(kinds: Room["kinds"]): RoomArgs {
+  const byRoom = Map.groupBy(kinds, ({ room, shares }) => `${room} ${shares ? 1 : 0}`);
+  const most = [...byRoom.values()].reduce((a, b) => (b.length > a.length ? b : a));
+  const names = most.map(({ kind }) => kind);
+  const list = createHash("sha1").update(names.join("\n")).digest("base64url");
+  const { room, shares } = most[0]!;
+  const { single } = singleRooms(kinds.filter((one) => one.room !== room || Boolean(one.shares) !== Boolean(shares)));
+  return { listed: [list, String(room), shares ? "1" : ""], single, names };
+}
+
+/** A worker has a row of its own in each run of the server, and its lists with it. */
+async function keepKinds(connection: Connection, worker: string, { listed: [list], names }: RoomArgs): Promise<void> {
+  const args = [worker, list, String(names.length), ...names];
+  if ((await connection.eval("keepKinds", args)) === 0) LISTS.get(connection)!.refused.add(list);
+}
 
 /** Of a job that has more than its record: its place among those that were claimed, and what else there is. */
 type Extra = readonly [place: number, d: string[], steps: string[], wait: "" | [string, string], bound: string];
@@ -267,7 +334,7 @@ function claimedJob(
 ): { readonly job: ClaimedJob; readonly what: readonly string[] } {
   const { kind, deadlineInMs } = named[Number(flat[at + 2]) - 1]!;
   const jobId = flat[at + 1]!;
-  const input = unchecked(flat[at + 4]!, inputOwner(kind));
+  const input = uncheckedInput(flat[at + 4]!, kind);
   const lease: Lease = { kind, jobId, row: Number(flat[at]), worker, epoch, fence: Number(flat[at + 3]) };
   const plain = {
     lease,

@@ -5,7 +5,7 @@ import type { Wakeup } from "../port.ts";
 import type { Connection } from "./connection.ts";
 import { WAKE_APART_MS } from "./lua/records.ts";
 
-/** proof: a process checks all workers, and will say so again within so many ms. joined, left: a worker. Sent by scripts (lua/workers.ts). */
+/** proof: a process checks all workers, and will say so again within this many ms. joined, left: a worker. Sent by scripts (lua/workers.ts). */
 export type Message = { readonly is: "wake" | "joined" | "left" } | { readonly is: "proof"; readonly forMs: number };
 
 const PROOF = /^proof (\d+)$/;

@@ -86,7 +86,7 @@ export async function noteDeath(connection: Connection, id: string, words: strin
   }
 }
 
-/** A worker that has ended is read in pieces of so many. */
+/** A worker that has ended is read in pieces of this many. */
 const PIECE = 1_000;
 
 export async function listWorkers(connection: Connection, query: WorkerQuery): Promise<readonly WorkerRow[]> {

@@ -10,6 +10,7 @@ import {
   type Ring,
   type RingMember,
   roomAt,
+  roomByNumber,
   roundsFor,
   startOf,
   takeTurns,
@@ -18,7 +19,7 @@ import {
 import type { Room } from "../port.ts";
 import { LANE, STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
-import { type DoorHeads, doorHeads } from "./door-heads.ts";
+import { type DoorHead, type DoorHeads, doorHeads } from "./door-heads.ts";
 import type { Kinds, Marks } from "./enqueue.ts";
 import {
   AT_DOOR,
@@ -27,6 +28,7 @@ import {
   isGate,
   type KeyColumns,
   keysIn,
+  LEAVE,
   Limits,
   namesIn,
   type OwnColumns,
@@ -53,44 +55,134 @@ interface Admitting {
   readonly now: number;
 }
 
-/** Admits what there is room for. `roomy`: keys that settlements of this turn gave room. Returns the jobs that some worker may take now, and whether more may follow at once. */
+export interface AdmittedHeld {
+  /** The jobs that some worker may take now. */
+  readonly ready: readonly number[];
+  /** These jobs are admitted and not in the ready index: the claim takes them from here, and makes the rest ready (`takeOrMakeReady`). */
+  readonly toClaim: readonly number[];
+  /** Whether more may follow at once. */
+  readonly more: boolean;
+  /** Keys with room were left for later turns, because this worker takes no more. */
+  readonly left: boolean;
+  /** What is claimed of these jobs may be a start of a rate. */
+  readonly starts: boolean;
+}
+
+/** Admits what there is room for. `roomy`: keys that settlements of this turn gave room. `direct`: how many jobs the worker takes straight from their doors; null: none. */
 export function admitHeld(
   { db, kinds, marks, now }: Admitting,
   room: Room,
   roomy: ReadonlySet<number>,
-): { readonly ready: readonly number[]; readonly more: boolean } {
+  direct: number | null,
+): AdmittedHeld {
+  if (direct !== null && !areRanked(db)) return admitToClaim(db, marks, roomy, now, direct);
   const doors = wokenDoors(db, roomy, now);
   const gates = openGates(db, kinds, marks, room, doors.length > 0);
   if (doors.length === 0 && gates.length === 0) return NOTHING;
   const pass = new Pass(db, now, marks);
-  const first = pass.run(doors, gates);
+  const first = pass.runAll(doors, gates);
   const ready = [...first.ready];
   let { moved } = first;
   for (let rounds = 1; moved && gates.some(({ demand }) => demand > 0); rounds++) {
-    if (rounds === ROUNDS_PER_TURN) return { ready, more: true };
-    const next = pass.run(
+    if (rounds === ROUNDS_PER_TURN) return { ...NOTHING, ready, more: true };
+    const next = pass.runAll(
       [],
       gates.filter(({ demand }) => demand > 0),
     );
     ready.push(...next.ready);
     moved = next.moved;
   }
-  return { ready, more: false };
+  return { ...NOTHING, ready };
 }
 
-const NOTHING = { ready: [], more: false } as const;
+const NOTHING: AdmittedHeld = { ready: [], toClaim: [], more: false, left: false, starts: true };
+const NO_GATES: readonly Gate[] = [];
+
+// ---- a worker that takes jobs straight from their doors
+//
+// With many keys far more jobs have room than one worker takes, and each that is made ready for all is written into two indexes only for a claim to remove it.
+// So a turn looks at no more doors than its worker takes jobs, in the order in which they were woken, and the claim takes what they admit. The doors that are left
+// keep their wakes. This order knows no priorities: while a held job has one, and for keys that have waited for a while, jobs are made ready for all workers.
+
+/** For how long a key with room waits for a worker that takes its jobs. Then they are made ready for all, as counts and `why` show them. */
+export const WAITS_FOR_WORKER_MS = 250;
+
+/** Whether a held job has another priority than most. Of a strict limit the order at its door is another one, and its jobs wait for WAITS_FOR_WORKER_MS at most. */
+function areRanked(db: Database): boolean {
+  return db.sql("SELECT 1 FROM outlive_doors WHERE rank <> 0 AND rank < 1000000 LIMIT 1").get() !== undefined;
+}
+
+/** How often a turn looks at more doors because the first did not admit enough. */
+const LOOKS_PER_TURN = 4;
+
+function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, now: number, most: number): AdmittedHeld {
+  const limit = Math.max(most, KEYS_PER_TURN);
+  const wakes = db
+    .sqlArrays("SELECT id, key, at FROM outlive_key_wakes ORDER BY id LIMIT ? + 0")
+    .all(limit) as unknown as [id: number, key: number, at: number][];
+  const young = wakes.findIndex(([, , at]) => Math.abs(now - at) < WAITS_FOR_WORKER_MS);
+  const late = Math.min(KEYS_PER_TURN, young === -1 ? wakes.length : young);
+  const heads = doorHeads(db);
+  const fresh = wakes.length < limit ? [...roomy] : [];
+  const pass = new Pass(db, now, marks);
+  const ready: number[] = [];
+  const toGates: number[] = [];
+  let doors: Iterable<number> = dueKeys(db, now);
+  let [woken, given] = [0, 0];
+  let starts = false;
+  for (let looks = 0; looks < LOOKS_PER_TURN; looks++) {
+    const count = Math.max(Math.ceil((most - ready.length) / heads.perDoor), looks === 0 ? late : 0);
+    const from = woken;
+    woken = Math.min(wakes.length, from + count);
+    if (woken > from) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes[woken - 1]![0]);
+    const next = new Set(doors);
+    doors = [];
+    for (let i = from; i < woken; i++) next.add(wakes[i]![1]);
+    for (; next.size < count && given < fresh.length; given++) next.add(fresh[given]!);
+    if (next.size === 0) break;
+    // What has waited for long is admitted, whether this worker takes it or not.
+    const wanted = Math.max(most - ready.length, looks === 0 ? late : 0);
+    const had = ready.length;
+    const known = pass.takePlain([...next], wanted, ready);
+    const found = known.others.length === 0 ? NONE_RUN : pass.run(known.others, NO_GATES, wanted - ready.length + had);
+    for (const job of found.ready) ready.push(job);
+    starts ||= found.ready.length > 0;
+    for (const job of found.toGates) toGates.push(job);
+    heads.gave(known.visited + found.visited, ready.length - had);
+    if (ready.length >= most) break;
+  }
+  const later = fresh.length === 0 ? [...roomy] : fresh.slice(given);
+  wakeKeys(db, later, now);
+  const left = woken < wakes.length || wakes.length === limit || later.length > 0;
+  return { ready: toGates.length === 0 ? ready : [...ready, ...toGates], toClaim: ready, more: false, left, starts };
+}
+
+/** Makes these admitted jobs ready for all workers. */
+export function makeReady(db: Database, jobs: readonly number[]): void {
+  if (jobs.length > 0) db.sql(MAKE_READY).run(JSON.stringify(jobs));
+}
+
+const MAKE_READY = `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END WHERE seq IN (SELECT value FROM json_each(?))`;
+
+// ---- which doors and gates
 
 function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): number[] {
   const wakes = db.sql(`SELECT id, key FROM outlive_key_wakes ORDER BY id LIMIT ${KEYS_PER_TURN}`).all() as {
     id: number;
     key: number;
   }[];
+  const due = dueKeys(db, now);
+  if (wakes.length > 0) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
+  return [...new Set([...due, ...wakes.map(({ key }) => key), ...roomy])];
+}
+
+/** Keys that time has given room. */
+function dueKeys(db: Database, now: number): number[] {
   const due = db
     .sql(`SELECT id FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
     .all(now) as { id: number }[];
-  if (wakes.length > 0) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
   for (const { id } of due) db.sql("UPDATE outlive_keys SET due_at = NULL WHERE id = ?").run(id);
-  return [...new Set([...due.map(({ id }) => id), ...wakes.map(({ key }) => key), ...roomy])];
+  return due.map(({ id }) => id);
 }
 
 /** The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn. */
@@ -123,13 +215,16 @@ export function isAnyAtGate(db: Database, kinds: Kinds, { fair, paused }: Marks,
 const ANY_AT = "SELECT 1 FROM outlive_doors WHERE door = ? LIMIT 1";
 const READY = `SELECT count(*) AS n FROM (SELECT 1 FROM outlive_jobs WHERE kind = ? AND state = ${STATE.queued} AND lane = ${LANE.open} LIMIT ? + 0)`;
 
-/** In how many ms there is more to do; null: nothing is known to come. */
-export function nextRoomInMs(db: Database, now: number): number | null {
-  if (db.sql("SELECT 1 FROM outlive_key_wakes LIMIT 1").get() !== undefined) return 0;
+/** In how many ms there is more to do; null: nothing is known to come. `leaves`: this worker is full, and keys with room wait for another one for a while. */
+export function nextRoomInMs(db: Database, now: number, leaves: boolean): number | null {
+  const first = db.sqlArrays("SELECT at FROM outlive_key_wakes ORDER BY id LIMIT 1").get() as [number] | undefined;
+  if (first !== undefined && !leaves) return 0;
+  const wakes = first === undefined ? null : Math.max(1, WAITS_FOR_WORKER_MS - Math.abs(now - first[0]));
   const next = db.sql("SELECT min(due_at) AS at FROM outlive_keys WHERE due_at IS NOT NULL").get() as {
     at: number | null;
   };
-  return next.at === null ? null : Math.max(0, next.at - now);
+  if (next.at === null) return wakes;
+  return Math.min(Math.max(0, next.at - now), wakes ?? Number.POSITIVE_INFINITY);
 }
 
 // ---- one look at doors and gates
@@ -146,7 +241,7 @@ type Held = readonly [
   keys: string,
   fair: number | null,
   gate: number | null,
-  /** The job of the entry of its door that is after so many others; null: there are fewer. Read of the first job of a door only. */
+  /** The job of the entry of its door that is after this many others; null: there are fewer. Read of the first job of a door only. */
   later?: number | null,
 ];
 
@@ -167,6 +262,13 @@ const NEXT_AT = `SELECT CAST(k.key AS INTEGER), ${HELD_COLUMNS} FROM json_each(?
      ORDER BY d.job LIMIT 1)`;
 const REMOVE_UP_TO =
   "DELETE FROM outlive_doors WHERE door = ?1 AND ring = 0 AND rank >= ?2 AND (rank > ?2 OR job <= ?3)";
+/** How many entries of a door are read beyond those that are taken now. */
+const READ_AHEAD = 16;
+const NEXT_ENTRIES =
+  "SELECT job FROM outlive_doors WHERE door = ? AND ring = 0 AND rank = 0 AND job > ? ORDER BY job LIMIT ? + 0";
+const ADMIT_PLAIN = `UPDATE outlive_extras SET place = ${PLACE.taken}, door = NULL
+  WHERE job IN (SELECT value FROM json_each(?)) AND place = ${PLACE.held} AND door = key1 AND key2 IS NULL AND fair IS NULL AND gate IS NULL RETURNING job, key1`;
+const NOT_ADMITTED = `UPDATE outlive_extras SET place = ${PLACE.held}, door = key1 WHERE job IN (SELECT value FROM json_each(?))`;
 /** The first jobs of each of these doors, if no key takes turns there. */
 const FIRST_AT = heldAt("k.value", "", "?2 + 0");
 /** The first jobs of each of these keys at one door. */
@@ -209,15 +311,119 @@ class Pass {
     this.#heads.begin(db);
   }
 
-  run(
+  // ---- doors whose jobs count against one key, by number alone
+
+  /** Admits at the doors of which this is known, at most `most`, and adds the jobs to `ready`. `others`: doors that have to be looked at by `run`. */
+  takePlain(
+    doors: readonly number[],
+    most: number,
+    ready: number[],
+  ): { readonly others: readonly number[]; readonly visited: number } {
+    const known: DoorHead[] = [];
+    const others: number[] = [];
+    for (const door of doors) {
+      const head = this.#heads.of(door);
+      if (head === undefined || head.keys === null || head.rank !== 0) others.push(door);
+      else known.push(head);
+    }
+    if (known.length === 0) return { others, visited: 0 };
+    const names = new Map(known.map(({ door, keys }) => [door, namesIn(keys!)[0]!]));
+    const ids = known.map(({ door }) => door);
+    const rooms = new Map<number, number | null>();
+    for (const one of factsOf(this.#db, this.#limits, ids, (id) => names.get(id)![0], false))
+      rooms.set(one.id, roomByNumber(one));
+    const taken = new Map<number, number>();
+    const woken: number[] = [];
+    let left = most;
+    let visited = 0;
+    for (const head of known) {
+      const { door } = head;
+      const room = rooms.get(door)!;
+      if (room === null) others.push(door);
+      else if (left <= 0) woken.push(door);
+      else {
+        visited++;
+        if (room === 0) continue;
+        const count = this.#takeNext(head, Math.min(room, left), taken);
+        if (count === 0) others.push(door);
+        else if (count < room && count === left) woken.push(door);
+        left -= count;
+      }
+    }
+    if (taken.size > 0) this.#admitPlain(taken, ready);
+    wakeKeys(this.#db, woken, this.#now);
+    return { others, visited };
+  }
+
+  /** Takes the next entries of a door. Fewer: there are no others of this rank. */
+  #takeNext(head: DoorHead, most: number, taken: Map<number, number>): number {
+    const { door, job: last } = head;
+    let { next, whole } = head;
+    if (next.length < most && !whole) {
+      const rows = this.#db.sqlArrays(NEXT_ENTRIES).all(door, last, READ_AHEAD + most) as unknown as [number][];
+      next = rows.map(([job]) => job);
+      whole = rows.length < READ_AHEAD + most;
+    }
+    const count = Math.min(most, next.length);
+    if (count === 0) {
+      this.#heads.forget(door);
+      return 0;
+    }
+    for (let i = 0; i < count; i++) taken.set(next[i]!, door);
+    const job = next[count - 1]!;
+    const stale = head.stale + count;
+    if (stale >= MAX_STALE) this.#db.sql(REMOVE_UP_TO).run(door, 0, job);
+    this.#heads.passed({ ...head, job, stale: stale >= MAX_STALE ? 0 : stale, next: next.slice(count), whole });
+    return count;
+  }
+
+  /** Of these jobs and their doors, those that wait there and count against nothing else. An entry of any other job was stale, or the door has to be looked at by `run`. */
+  #admitPlain(taken: ReadonlyMap<number, number>, ready: number[]): void {
+    const jobs = JSON.stringify([...taken.keys()]);
+    const rows = this.#db.sqlArrays(ADMIT_PLAIN).all(jobs) as unknown as [job: number, key: number][];
+    let wrong: number[] | null = null;
+    for (const [job, key] of rows)
+      if (taken.get(job) === key) ready.push(job);
+      else (wrong ??= []).push(job);
+    if (wrong !== null) this.#db.sql(NOT_ADMITTED).run(JSON.stringify(wrong));
+    if (rows.length === taken.size && wrong === null) return;
+    const passed = new Set(ready);
+    const doors = new Set([...taken].flatMap(([job, door]) => (passed.has(job) ? [] : [door])));
+    for (const door of doors) this.#heads.forget(door);
+    wakeKeys(this.#db, doors, this.#now);
+  }
+
+  // ---- all doors and gates
+
+  /** As `run`, and what is admitted is ready for all workers. */
+  runAll(
     doors: readonly number[],
     gates: readonly Gate[],
   ): { readonly ready: readonly number[]; readonly moved: boolean } {
+    const { ready, toGates, moved } = this.run(doors, gates, Number.POSITIVE_INFINITY);
+    makeReady(this.#db, ready);
+    return { ready: [...ready, ...toGates], moved };
+  }
+
+  /** Reads no more at doors than `most`, and leaves a wake where there is room for more. The lane of what is admitted is the caller's to write. */
+  run(
+    doors: readonly number[],
+    gates: readonly Gate[],
+    most: number,
+  ): {
+    readonly ready: readonly number[];
+    readonly toGates: readonly number[];
+    readonly moved: boolean;
+    /** How many doors were looked at. */
+    readonly visited: number;
+  } {
     this.#facts = new Map(gates.map(({ gate, demand }) => [gate, gateFacts(gate, demand)]));
-    const full: number[] = [];
-    const atDoors = this.#atDoors(doors, full);
+    const full: FullDoors = { read: [], cut: new Set(), unread: [] };
+    const atDoors = this.#atDoors(doors, full, most);
     const candidates = this.#inTurns(atDoors, gates);
-    if (candidates.length === 0) return { ready: [], moved: false };
+    if (full.unread.length > 0) wakeKeys(this.#db, full.unread, this.#now);
+    const visited = doors.length - full.unread.length;
+    if (candidates.length === 0) return { ...NONE_RUN, visited };
     this.#readFacts(candidates);
     const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates });
     this.#write(decided, full, candidates);
@@ -229,11 +435,15 @@ class Pass {
     }
     // What went to a gate, another worker may have room for.
     const toGates = decided.moved.flatMap(({ job, door }) => (isGate(door) ? [job] : []));
-    return { ready: [...decided.admitted, ...toGates], moved: decided.moved.length > 0 };
+    return { ready: decided.admitted, toGates, moved: decided.moved.length > 0, visited };
   }
 
-  /** What waits at the doors of keys, no more of each than it has room for. `full`: doors of which as many were read as there is room. */
-  #atDoors(doors: readonly number[], full: number[]): { readonly row: Held; readonly candidate: HeldCandidate }[] {
+  /** What waits at the doors of keys, no more of each than it has room for. */
+  #atDoors(
+    doors: readonly number[],
+    full: FullDoors,
+    most: number,
+  ): { readonly row: Held; readonly candidate: HeldCandidate }[] {
     if (doors.length === 0) return [];
     const list = JSON.stringify(doors);
     const inTurns = this.#anyFair
@@ -250,13 +460,21 @@ class Pass {
     for (const door of inTurns) byDoor.set(door, this.#firstIn(door));
     this.#readFactsOf([...byDoor.keys()]);
     this.#readSecond(byDoor, inTurns);
+    let left = most;
     return [...byDoor].flatMap(([door, heads]) => {
-      const wanted = Math.min(HELD_PER_KEY, roomAt(this.#facts.get(door)!));
+      const room = roomAt(this.#facts.get(door)!);
+      if (left <= 0) {
+        full.unread.push(door);
+        return NONE_FOUND;
+      }
+      const wanted = Math.min(HELD_PER_KEY, room, left);
       const rows = inTurns.has(door) ? [] : this.#upTo(door, heads, wanted);
       const found = inTurns.has(door)
         ? this.#turnsAt(door, wanted)
         : rows.map((row) => ({ row, candidate: candidateOf(row, door) }));
-      if (found.length >= wanted) full.push(door);
+      if (found.length >= wanted) full.read.push(door);
+      if (found.length >= wanted && wanted < room) full.cut.add(door);
+      left -= found.length;
       return found;
     });
   }
@@ -407,19 +625,15 @@ class Pass {
 
   #write(
     { admitted, moved, due, rings }: ReturnType<typeof admit>,
-    full: readonly number[],
+    full: FullDoors,
     candidates: readonly HeldCandidate[],
   ): void {
     const db = this.#db;
     this.#leaveRings(admitted, moved);
     if (admitted.length > 0) {
-      const jobs = JSON.stringify(admitted);
-      db.sql(
-        `UPDATE outlive_jobs SET lane = CASE WHEN crashes + losses > 0 THEN ${LANE.suspect} ELSE ${LANE.open} END WHERE seq IN (SELECT value FROM json_each(?))`,
-      ).run(jobs);
       db.sql(
         `UPDATE outlive_extras SET place = ${PLACE.taken}, door = NULL WHERE job IN (SELECT value FROM json_each(?))`,
-      ).run(jobs);
+      ).run(JSON.stringify(admitted));
     }
     // The wake for the other door has it looked at again: its room may have grown since the facts were read elsewhere.
     const woken = moved.flatMap(({ door }) => (isGate(door) ? [] : [door]));
@@ -434,8 +648,7 @@ class Pass {
     for (const [id, at] of due) setKey(db, id, this.#names.get(id)!, "due_at", at);
     for (const [id, { at, served }] of rings) this.#setRing(id, at, served);
     // As many were read as there was room, and some of them did not take it: others may.
-    if (moved.length > 0 || candidates.length >= HELD_PER_KEY)
-      woken.push(...stillRoomy(full, candidates, admitted, moved));
+    if (moved.length > 0 || full.cut.size > 0) woken.push(...stillRoomy(full, candidates, admitted, moved));
     wakeKeys(db, woken, this.#now);
   }
 
@@ -445,16 +658,20 @@ class Pass {
     { admitted, moved }: ReturnType<typeof admit>,
   ): void {
     const passed = new Set(admitted);
+    const gone = moved.length === 0 ? passed : new Set([...admitted, ...moved.map(({ job }) => job)]);
     // What has come to a door from another one may be in front.
     const stopped = new Set(moved.map(({ door }) => door));
     for (const { row, candidate } of atDoors) {
       const { door } = candidate;
       const [, job, rank, , , , , , fair] = row;
       if (fair !== null || !passed.has(job)) stopped.add(door);
+      // Whether a held job has a priority is asked of the entries alone (`areRanked`).
+      if (rank !== 0 && fair === null && gone.has(job)) this.#db.sql(LEAVE).run(door, 0, rank, job);
       if (stopped.has(door)) continue;
       const stale = (this.#heads.of(door)?.stale ?? 0) + 1;
       if (stale >= MAX_STALE) this.#db.sql(REMOVE_UP_TO).run(door, rank, job);
-      this.#heads.passed(door, rank, job, stale % MAX_STALE);
+      const keys = isPlain(row) && !this.#facts.get(door)!.limit.strict ? row[7] : null;
+      this.#heads.passed({ door, rank, job, stale: stale % MAX_STALE, keys, next: [], whole: false });
     }
   }
 
@@ -496,7 +713,7 @@ function removeStale(db: Database, doors: readonly number[], heads: ReadonlyMap<
 
 /** The doors of these that others may pass. */
 function stillRoomy(
-  full: readonly number[],
+  { read, cut }: FullDoors,
   candidates: readonly HeldCandidate[],
   admitted: readonly number[],
   moved: readonly { readonly job: number }[],
@@ -504,13 +721,30 @@ function stillRoomy(
   const passed = new Set(admitted);
   const movedOn = new Set(moved.map(({ job }) => job));
   const byDoor = Map.groupBy(candidates, ({ door }) => door);
-  return full.filter((door) => {
+  return read.filter((door) => {
     const own = byDoor.get(door) ?? [];
-    const isCut = own.length === HELD_PER_KEY && own.some(({ job }) => passed.has(job));
+    const isCut = cut.has(door) && own.some(({ job }) => passed.has(job));
     return isCut || own.some(({ job }) => movedOn.has(job));
   });
 }
 
+interface FullDoors {
+  /** Doors of which as many were read as there is room, or as were to be read. */
+  readonly read: number[];
+  /** Of these, doors that have room for more. */
+  readonly cut: Set<number>;
+  /** Doors of which none was to be read any more. */
+  readonly unread: number[];
+}
+
+const NONE_FOUND: never[] = [];
+
+const NONE_RUN = { ready: [], toGates: [], moved: false, visited: 0 } as const;
+
+/** Whether a job counts against one key alone, and waits at its door. */
+function isPlain([door, , rank, place, key1, key2, , , fair, gate]: Held): boolean {
+  return rank === 0 && place === PLACE.held && key1 === door && key2 === null && fair === null && gate === null;
+}
 const NO_DOORS: ReadonlySet<number> = new Set();
 /** Above every number of a key. */
 const MAX_KEY = Number.MAX_SAFE_INTEGER;

@@ -1,11 +1,13 @@
 // Claims: owner, epoch, fence, start and deadline in one statement, only of what can be claimed now. What is claimed and not what was
 // stored is quarantined before a worker gets it. Inside a transaction.
+import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { hasRoomForSuspects, type HeldSuspects, suspectsToTake } from "../../job/isolation.ts";
 import { type ClaimedJob, NO_COUNTERS, OUTCOMES, type StoredStep } from "../../job/job.ts";
 import type { Lease } from "../../job/lease.ts";
 import * as transitions from "../../job/transitions.ts";
 import { AHEAD_BOUND_MS, type CorruptJob, type Room } from "../port.ts";
-import { boundSql, type CounterColumns, counters } from "../rows.ts";
+import { boundSql, type CounterColumns, counters, LANE } from "../rows.ts";
+import { makeReady } from "./admission.ts";
 import { claimedBlock } from "./blocks.ts";
 import { isIntact, stepIsIntact } from "./checksums.ts";
 import type { Database } from "./database.ts";
@@ -17,18 +19,20 @@ import { keptWait } from "./waits.ts";
 /** How many delayed jobs become ready in one transaction. */
 const PROMOTE_BATCH = 1_000;
 
-const TAKE =
-  "UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?, deadline_at = ?";
+// Candidates are read, and then taken: neighbours in one statement, along the table. To take and return them in one statement, row by row from a list, cost
+// a third more.
+const TAKE = "UPDATE outlive_jobs NOT INDEXED SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?";
+const TAKE_RUN = `${TAKE}, deadline_at = ? WHERE seq BETWEEN ? AND ? AND state = 0`;
+// Of several kinds: the deadline is made from each job's own.
+const TIMEOUT_OF = "(SELECT k.timeout_ms FROM outlive_kinds k WHERE k.id = outlive_jobs.kind)";
+const TAKE_RUN_OF_MANY = `${TAKE}, deadline_at = ? + ${TIMEOUT_OF} WHERE seq BETWEEN ? AND ? AND state = 0`;
 // `LIMIT ? + 0`, here and wherever a statement is asked often: a bare `LIMIT ?` SQLite plans again each time a value is bound to it,
 // because the plan may depend on the value. That was 14 of the 15 us of this read.
 const READY = "FROM outlive_jobs WHERE kind = ? AND state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ? + 0";
 // Few columns, as arrays: with all of them, as objects, a claim cost a quarter more. The rest is read for later attempts only.
-const TAKEN = "RETURNING seq, id, fence, priority, input, input_sum";
-const TAKE_READY = `${TAKE} WHERE seq IN (SELECT seq ${READY}) ${TAKEN}`;
-// Of several kinds: the deadline is made from each job's own.
-const TAKE_THESE = `UPDATE outlive_jobs SET state = 1, worker = ?, epoch = ?, fence = fence + 1, started_at = ?,
-    deadline_at = ? + (SELECT k.timeout_ms FROM outlive_kinds k WHERE k.id = outlive_jobs.kind)
-  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 0 ${TAKEN}, deadline_at`;
+const OPENED = "SELECT seq, id, fence + 1, input, input_sum";
+const OPENED_READY = `${OPENED} ${READY}`;
+const OPENED_RUN = `${OPENED}, ${TIMEOUT_OF} FROM outlive_jobs WHERE seq BETWEEN ? AND ?`;
 const CANDIDATES = `SELECT seq, priority ${READY}`;
 const FRONT =
   "SELECT seq, priority, kind FROM outlive_jobs INDEXED BY outlive_jobs_front WHERE state = 0 AND lane = 1 ORDER BY priority DESC, seq LIMIT ? + 0";
@@ -48,8 +52,8 @@ const NEXT_DUE = "SELECT run_at FROM outlive_jobs WHERE state = 0 AND lane = 0 O
 
 const STEPS = "SELECT name, result, result_sum FROM outlive_steps WHERE job = ? ORDER BY ord";
 
-type Taken = readonly [seq: number, id: string, fence: number, priority: number, input: string, inputSum: number];
-type TakenOfMany = readonly [...Taken, deadlineAt: number | null];
+type Opened = readonly [seq: number, id: string, fence: number, input: string, inputSum: number];
+type OpenedOfMany = readonly [...Opened, timeoutMs: number | null];
 
 interface LaterColumns extends CounterColumns {
   readonly outcome: number | null;
@@ -109,6 +113,101 @@ export function claimReady(
   return { claimed, corrupt: turn.corrupt };
 }
 
+// ---- jobs that are claimed straight from their doors (admission.ts)
+
+/** What a worker takes from the doors of keys in one turn. */
+export interface AtDoors {
+  /** For how many jobs it has room, and for how many of them none is ready. */
+  readonly takes: number;
+  readonly most: number;
+  /** How many are ready and come before what is admitted, if not others of a lower priority, too. */
+  readonly before: number;
+  /** No job is ready that comes after those that are admitted. */
+  readonly isClear: boolean;
+  readonly kinds: ReadonlyMap<number, string>;
+}
+
+/** With more kinds their ready jobs are not counted. */
+const MOST_COUNTED = 8;
+const COUNT_READY = `SELECT count(*), count(*) FILTER (WHERE priority >= 0) FROM (SELECT priority ${READY})`;
+const NOT_CLEAR = { takes: 0, most: 0, before: 0, isClear: false, kinds: new Map<number, string>() } as const;
+
+/** Null: what this worker takes depends on more than the order of doors, so admitted jobs are made ready for all. */
+export function roomAtDoors(
+  { db, kinds, marks: { paused, fair } }: Omit<ClaimDeps, "front">,
+  { total, kinds: rooms, ahead = 0 }: Room,
+): AtDoors | null {
+  if (total + ahead === 0) return NOT_CLEAR;
+  const open = rooms.flatMap((one) => {
+    const id = kinds.idOf(one.kind);
+    return id === undefined || paused.has(id) ? [] : [{ ...one, id }];
+  });
+  if (open.length === 0) return NOT_CLEAR;
+  if (open.length > MOST_COUNTED || open.some(({ id }) => fair.has(id)) || db.sql(ANY_SUSPECT).get()) return null;
+  const [first] = open;
+  if (open.length > 1 && open.some(({ shares = false, room }) => shares || room < total)) return null;
+  const mayWait = open.every((one) => one.ahead);
+  const takes = mayWait ? total + ahead : Math.min(first!.room, total);
+  let [ready, before] = [0, 0];
+  for (const { id } of open) {
+    const [count, notLater] = db.sqlArrays(COUNT_READY).get(id, takes) as unknown as [number, number];
+    ready += count;
+    before += notLater;
+  }
+  return {
+    takes,
+    most: Math.max(0, takes - before),
+    before,
+    isClear: ready === before,
+    kinds: new Map(open.map(({ id, kind }) => [id, kind])),
+  };
+}
+
+// A suspect is claimed by other rules, and a job of a kind that this worker does not run by another worker.
+const TAKE_HELD = `${TAKE}, deadline_at = ?, lane = ${LANE.open}
+  WHERE seq IN (SELECT value FROM json_each(?)) AND kind = ? AND state = 0 AND crashes + losses = 0
+  RETURNING seq, id, fence, input, input_sum, priority`;
+type Taken = readonly [...Opened, priority: number];
+
+/** Claims of these admitted jobs, which are not ready for others, as many as there is room for next to those that are claimed already, and makes the others ready. */
+export function claimAtDoors(
+  deps: ClaimDeps,
+  worker: Claimant,
+  room: Room,
+  { takes, kinds }: AtDoors,
+  jobs: readonly number[],
+  already: Claims,
+): Claims {
+  const { db, now } = deps;
+  const { ahead = 0 } = room;
+  const most = takes - already.claimed.length;
+  const turn: Turn = { db, worker, now, boundMs: ahead > 0 ? AHEAD_BOUND_MS : 0, corrupt: [] };
+  const list = JSON.stringify(most < jobs.length ? jobs.slice(0, Math.max(0, most)) : jobs);
+  const taken: (readonly [row: Taken, kind: string, timeoutMs: number | null])[] = [];
+  for (const [id, kind] of kinds) {
+    const timeoutMs = timeoutOf(db, id);
+    const deadlineAt = timeoutMs === null ? null : now + timeoutMs + turn.boundMs;
+    const rows = db.sqlArrays(TAKE_HELD).all(worker.seq, worker.epoch, now, deadlineAt, list, id) as unknown as Taken[];
+    for (const row of rows) taken.push([row, kind, timeoutMs]);
+  }
+  if (taken.length < jobs.length) {
+    const ours = new Set(taken.map(([[seq]]) => seq));
+    makeReady(
+      db,
+      jobs.filter((job) => !ours.has(job)),
+    );
+  }
+  taken.sort(([a], [b]) => b[5] - a[5] || a[0] - b[0]);
+  const claimed = taken.flatMap(([row, kind, timeoutMs]) => claimedJob(turn, row, kind, timeoutMs, null) ?? []);
+  const claims = { claimed: [...already.claimed, ...claimed], corrupt: [...already.corrupt, ...turn.corrupt] };
+  // Suspects are among them, or corrupt ones, and there is room.
+  const left = room.total - claims.claimed.length;
+  if (left <= 0 || taken.length - turn.corrupt.length >= Math.min(jobs.length, most)) return claims;
+  const others = room.kinds.map((kind) => ({ ...kind, room: Math.min(kind.room, left) }));
+  const more = claimReady(deps, worker, { ...room, total: left, kinds: others, ahead: 0 });
+  return { claimed: [...claims.claimed, ...more.claimed], corrupt: [...claims.corrupt, ...more.corrupt] };
+}
+
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
 
 interface OpenKind {
@@ -126,9 +225,9 @@ function takeOfOne(turn: Turn, { kind, id, most, ahead: waits }: OpenKind, total
   const timeoutMs = timeoutOf(db, id);
   const deadlineAt = timeoutMs === null ? null : now + timeoutMs + boundMs;
   const limit = waits ? total + ahead : Math.min(most, total);
-  const rows = db.sqlArrays(TAKE_READY).all(worker.seq, worker.epoch, now, deadlineAt, id, limit) as unknown as Taken[];
-  // RETURNING promises no order.
-  rows.sort((a, b) => b[3] - a[3] || a[0] - b[0]);
+  const rows = db.sqlArrays(OPENED_READY).all(id, limit) as unknown as Opened[];
+  for (const { first, last } of runsOf(rows.map(([seq]) => seq)))
+    taken(db.sql(TAKE_RUN).run(worker.seq, worker.epoch, now, deadlineAt, first, last), last - first + 1);
   const claimed: ClaimedJob[] = [];
   for (const row of rows) {
     const job = claimedJob(turn, row, kind, timeoutMs, null);
@@ -272,44 +371,57 @@ const FRONT_SKIPS = 32;
 
 /** In their order. One that is corrupt is quarantined instead. */
 function takeThese(turn: Turn, chosen: readonly Candidate[]): ClaimedJob[] {
-  if (chosen.length === 0) return [];
-  const { db, worker, now } = turn;
-  const rows = db
-    .sqlArrays(TAKE_THESE)
-    .all(
-      worker.seq,
-      worker.epoch,
-      now,
-      now + turn.boundMs,
-      JSON.stringify(chosen.map(({ seq }) => seq)),
-    ) as unknown as TakenOfMany[];
-  const taken = new Map(rows.map((row) => [row[0], row]));
+  const { db, worker, now, boundMs } = turn;
+  const rows = runsOf(chosen.map(({ seq }) => seq)).flatMap(({ first, last }) => {
+    const opened = db.sqlArrays(OPENED_RUN).all(first, last) as unknown as OpenedOfMany[];
+    taken(db.sql(TAKE_RUN_OF_MANY).run(worker.seq, worker.epoch, now, now + boundMs, first, last), last - first + 1);
+    return opened;
+  });
   const claimed: ClaimedJob[] = [];
-  for (const { seq, kind, together } of chosen) {
-    const row = taken.get(seq)!;
-    const deadlineAt = row[6];
-    const job = claimedJob(
-      turn,
-      row,
-      kind.kind,
-      deadlineAt === null ? null : deadlineAt - now - turn.boundMs,
-      together,
-    );
+  for (const [i, { kind, together }] of chosen.entries()) {
+    const row = rows[i]!;
+    const job = claimedJob(turn, row, kind.kind, row[5], together);
     if (job) claimed.push(job);
   }
   return claimed;
 }
 
+interface Run {
+  readonly first: number;
+  last: number;
+}
+
+/** The runs of neighbours in a list of rows, in its order. */
+function runsOf(seqs: readonly number[]): readonly Run[] {
+  const runs: Run[] = [];
+  let run: Run | undefined;
+  for (const seq of seqs)
+    if (run && seq === run.last + 1) run.last = seq;
+    else runs.push((run = { first: seq, last: seq }));
+  return runs;
+}
+
+/** What an index lists as ready is ready, unless the file is damaged: then nothing is claimed. */
+function taken({ changes }: { readonly changes: number | bigint }, count: number): void {
+  if (changes !== count)
+    throw new OutliveError(
+      ErrorCode.storeCorrupt,
+      `An index lists ${count} neighbouring jobs as ready, but only ${changes} of them are.`,
+      "Nothing was claimed. Stop the workers and run `outlive check --repair`.",
+      { listed: count, ready: Number(changes) },
+    );
+}
+
 /** Null: it is corrupt, and quarantined. */
 function claimedJob(
   turn: Turn,
-  row: Taken | TakenOfMany,
+  row: Opened | OpenedOfMany,
   kind: string,
   timeoutMs: number | null,
   together: number | null,
 ): ClaimedJob | null {
   const { db, worker, now } = turn;
-  const [seq, jobId, fence, , input, inputSum] = row;
+  const [seq, jobId, fence, input, inputSum] = row;
   const lease = { jobId, kind, row: seq, worker: worker.id, epoch: worker.epoch, fence };
   const intact = isIntact(input, jobId, inputSum);
   const deadlineInMs = timeoutMs;

@@ -53,6 +53,8 @@ export class Database {
   readonly file: string | null;
   readonly #db: DatabaseSync;
   readonly #statements = new Map<string, StatementSync>();
+  /** Those that return arrays: a text may be asked for in both forms. */
+  readonly #arrays = new Map<string, StatementSync>();
   readonly #userStatements = new Map<string, StatementSync>();
   #inUserCode = false;
   /** Device and inode of the write-ahead log when it was first seen. */
@@ -171,10 +173,11 @@ export class Database {
 
   /** As `sql`, with rows as arrays: for the hot path only. */
   sqlArrays(text: string): StatementSync {
-    let statement = this.#statements.get(text);
+    let statement = this.#arrays.get(text);
     if (!statement) {
-      statement = this.sql(text);
+      statement = this.#db.prepare(text);
       statement.setReturnArrays(true);
+      this.#arrays.set(text, statement);
     }
     return statement;
   }
@@ -216,8 +219,23 @@ export class Database {
 
   close(): void {
     this.#statements.clear();
+    this.#arrays.clear();
     this.#userStatements.clear();
     if (this.#db.isOpen) this.#db.close();
+  }
+}
+
+/** Inside a transaction: if `work` returns false or throws, nothing of it is written. */
+export function wholly(db: Database, work: () => boolean): boolean {
+  db.sql("SAVEPOINT outlive_part").run();
+  let done = false;
+  try {
+    done = work();
+    return done;
+  } finally {
+    // A full disk may have ended the whole transaction.
+    if (!done && db.inTransaction) db.sql("ROLLBACK TO outlive_part").run();
+    if (db.inTransaction) db.sql("RELEASE outlive_part").run();
   }
 }
 

@@ -1,5 +1,6 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
 import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../job/job.ts";
+import { humanBytes } from "../../job/text.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, LockHolder, StoreHealth, WorkerSuspects } from "../port.ts";
 import {
   boundSql,
@@ -346,8 +347,20 @@ function storeHealth(db: Database, writer: Writer, now: number): StoreHealth {
   const failure = lastFailure === null ? {} : { lastFailure };
   return {
     ok: lastFailure === null,
+    summary: fileSummary(detail),
     detail: { ...detail, walBytes: walBytes(db.path), ...wakesLeft(db, now), ...groups, ...failure },
   };
+}
+
+/** Its line in `outlive status`. */
+export function fileSummary(detail: {
+  readonly path: string;
+  readonly bytes: number;
+  readonly durability: string;
+  readonly journalMode: string | number;
+}): StoreHealth["summary"] {
+  const { path, bytes, durability, journalMode } = detail;
+  return [path, humanBytes(bytes), `durability ${durability}`, `journal ${journalMode}`];
 }
 
 /** Wakes that no turn has acted on yet, and signals that no job has read. Wakes are taken in the order of their ids, so the first is the oldest. */

@@ -27,7 +27,7 @@ const FIRST = 1_000_000;
  */
 export const AT_DOOR = "e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank";
 const ENTER = "INSERT INTO outlive_doors (door, ring, rank, job) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
-const LEAVE = "DELETE FROM outlive_doors WHERE door = ? AND ring = ? AND rank = ? AND job = ?";
+export const LEAVE = "DELETE FROM outlive_doors WHERE door = ? AND ring = ? AND rank = ? AND job = ?";
 
 // ---- coming and going
 
@@ -103,7 +103,9 @@ export function leave(db: Database, job: number, now: number): void {
 }
 
 function leaveDoor(db: Database, { job, door, ring, rank }: DoorColumns): void {
-  if (door !== null) db.sql(LEAVE).run(door, ring, rank, job);
+  if (door === null) return;
+  doorHeads(db).forget(door);
+  db.sql(LEAVE).run(door, ring, rank, job);
 }
 
 interface DoorColumns {

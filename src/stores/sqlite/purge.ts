@@ -6,7 +6,7 @@ import type { PurgeAnswer, PurgeRequest } from "../port.ts";
 import { retentionMs, shortestRetention, STATE } from "../rows.ts";
 import { hasOldAudit, purgeAudit } from "./audit.ts";
 import { checksumOf } from "./checksums.ts";
-import type { Database } from "./database.ts";
+import { type Database, wholly } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { primaryCode, SQLITE_CONSTRAINT } from "./errors.ts";
 import { IDLE_KEY } from "./keys.ts";
@@ -35,6 +35,11 @@ const OLD_WORKERS = `outlive_workers WHERE state IN ('gone', 'stopped') AND hear
   AND NOT EXISTS (SELECT 1 FROM outlive_jobs WHERE worker = outlive_workers.seq AND state = 1)`;
 
 const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = ? AND p.state < ${STATE.succeeded}`;
+
+const FIRST_RUN = 8;
+const LONGEST_RUN = 256;
+// One that was retried since it was read is unfinished, or has finished just now.
+const DELETE_RUN = `DELETE FROM outlive_jobs NOT INDEXED WHERE seq BETWEEN ? AND ? AND state >= ${STATE.succeeded} AND finished_at <= ?`;
 
 const BLOCK = "SELECT 1 FROM outlive_blocks WHERE job = ?";
 const RERUN = "SELECT 1 FROM outlive_reruns WHERE job = ?";
@@ -121,13 +126,26 @@ export class Purging {
   ): PurgeAnswer {
     let gone = 0;
     let refused: PurgeAnswer["refused"];
-    for (const job of jobs) {
+    // Up to here one by one: a run could not be deleted as a whole.
+    let apart = 0;
+    // Runs grow while there is time: jobs may be large, or deleted slowly.
+    let most = FIRST_RUN;
+    for (let at = 0; at < jobs.length;) {
       if (late()) {
         // Before this one: the walk goes on here.
-        this.#cursor = job.seq - 1;
+        this.#cursor = jobs[at]!.seq - 1;
         return { jobs: gone, incidents: 0, more: true, ...(refused && { refused }) };
       }
-      const deleted = this.deleteJob(job);
+      const run = at < apart ? jobs.slice(at, at + 1) : runAt(jobs, at, most);
+      const together = run.length > 1 && this.#deleteRun(run);
+      if (together) {
+        gone += run.length;
+        at += run.length;
+        most = Math.min(most * 2, LONGEST_RUN);
+        continue;
+      }
+      apart = Math.max(apart, at + run.length);
+      const deleted = this.deleteJob(jobs[at++]!);
       if (deleted === true) gone++;
       else if (deleted) refused = { ...(refused ?? deleted), jobs: (refused?.jobs ?? 0) + 1 };
     }
@@ -165,14 +183,33 @@ export class Purging {
     return true;
   }
 
-  #forget(seq: number): void {
-    forgetWaits(this.#db, seq);
-    this.#forgetContents(seq);
+  /** Neighbours, all or none. False: one was retried since they were read, or a row of the user's refers to one, and nothing is deleted. */
+  #deleteRun(run: readonly Candidate[]): boolean {
+    const first = run[0]!.seq;
+    const last = run.at(-1)!.seq;
+    const latest = Math.max(...run.map(({ finished_at }) => finished_at));
+    try {
+      if (!wholly(this.#db, () => this.#db.sql(DELETE_RUN).run(first, last, latest).changes === run.length))
+        return false;
+    } catch (thrown) {
+      if (primaryCode(thrown) !== SQLITE_CONSTRAINT || !this.#db.inTransaction) throw thrown;
+      return false;
+    }
+    const counts = new Map<number, number>();
+    for (const { kind } of run) counts.set(kind, (counts.get(kind) ?? 0) + 1);
+    for (const [kind, count] of counts) this.#kinds.countJobs(kind, -count);
+    this.#forget(first, last);
+    return true;
   }
 
-  #forgetContents(seq: number): void {
+  #forget(first: number, last = first): void {
+    forgetWaits(this.#db, first, last);
+    this.#forgetContents(first, last);
+  }
+
+  #forgetContents(first: number, last = first): void {
     for (const table of ["outlive_steps", "outlive_history", "outlive_logs", "outlive_signals", "outlive_traces"])
-      this.#db.sql(`DELETE FROM ${table} WHERE job = ?`).run(seq);
+      this.#db.sql(`DELETE FROM ${table} WHERE job BETWEEN ? AND ?`).run(first, last);
   }
 
   /**
@@ -210,4 +247,11 @@ export class Purging {
     const row = this.#db.sql("SELECT id FROM outlive_jobs WHERE seq = ?").get(seq) as { id: string };
     return { jobs: 1, jobId: row.id, error: toStoredError(thrown) };
   }
+}
+
+/** The neighbours that begin with this job, `max` at most. */
+function runAt(jobs: readonly Candidate[], from: number, max: number): readonly Candidate[] {
+  let end = from + 1;
+  while (end < jobs.length && end - from < max && jobs[end]!.seq === jobs[end - 1]!.seq + 1) end++;
+  return jobs.slice(from, end);
 }

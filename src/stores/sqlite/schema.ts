@@ -319,6 +319,16 @@ const ONE_WAKE: Migration = {
   `,
 };
 
+// Whether a held job has a priority is asked in every turn that admits (areRanked in admission.ts). Its entries are removed at once, and not with others later.
+const RANKED_DOORS: Migration = {
+  name: "priorities at doors",
+  sql: `
+  DELETE FROM outlive_doors WHERE rank <> 0 AND NOT EXISTS (SELECT 1 FROM outlive_extras e
+    WHERE e.job = outlive_doors.job AND e.door = outlive_doors.door AND e.ring = outlive_doors.ring AND e.rank = outlive_doors.rank);
+  CREATE INDEX outlive_doors_ranked ON outlive_doors (rank) WHERE rank <> 0 AND rank < 1000000;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -628,6 +638,7 @@ export const MIGRATIONS: readonly Migration[] = [
   ATTEMPTS,
   PART_PAGES,
   ONE_WAKE,
+  RANKED_DOORS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -6,7 +6,7 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { LANE, NEVER_DUE, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
 import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf } from "./checksums.ts";
-import type { Database } from "./database.ts";
+import { type Database, wholly } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
 import { relocate, wakeKeys } from "./keys.ts";
 import { beginWait, consequences, dueAt, endAll } from "./waits.ts";
@@ -22,6 +22,13 @@ const SUCCEED_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 0`;
 const SUCCEED_WITH = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 0`;
 const SUCCEED_EXTRAS_BARE = `${SUCCEED} WHERE ${OWNED} AND extras = 1`;
 const SUCCEED_EXTRAS = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AND extras = 1`;
+// Neighbours in one statement, along the table: half of what a statement for each costs.
+const SUCCEED_RUN = `UPDATE outlive_jobs NOT INDEXED SET state = 2, outcome = 0, finished_at = ?
+  WHERE seq BETWEEN ? AND ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ? AND extras = ?`;
+/** Fewer neighbours than these are settled one by one: a run has a savepoint. */
+const LEAST_RUN = 4;
+/** How many runs are settled one by one after one that could not be settled as a whole. */
+const RUN_SKIPS = 16;
 
 /** Refused writes kept in the history of one job: a zombie that writes in a loop must not fill the disk. */
 const MAX_REJECTIONS = 100;
@@ -34,6 +41,7 @@ export class Settling {
   #ended: number[] = [];
   /** Whether the latest success was of a job with extras: the next one most likely is, too. */
   #hadExtras = false;
+  #runSkips = 0;
 
   constructor(db: Database, kinds: Kinds, workers: Workers) {
     this.#db = db;
@@ -48,12 +56,12 @@ export class Settling {
   settle(settlements: readonly Settlement[], now: number, roomy?: Set<number>): WriteAnswer[] {
     const followed: Change[] = [];
     this.#ended = [];
-    const answers = settlements.map(({ lease, change }) => {
-      const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
-      if (applied === null) return this.refused(lease, change.name, now, change);
-      if (applied.follow !== undefined) followed.push(applied);
-      return APPLIED;
-    });
+    const answers: WriteAnswer[] = [];
+    for (let at = 0; at < settlements.length;) {
+      const end = endOfRun(settlements, at);
+      const together = end - at >= LEAST_RUN && this.#succeedRun(settlements[at]!.lease, end - at, now);
+      for (; at < end; at++) answers.push(together ? APPLIED : this.#settleOne(settlements[at]!, followed, now));
+    }
     if (this.#ended.length > 0) {
       const keys = endAll(this.#db, this.#ended, now);
       if (roomy) for (const key of keys) roomy.add(key);
@@ -61,6 +69,13 @@ export class Settling {
     }
     if (followed.length > 0) insertFollowing(this.#db, this.#kinds, followed, now);
     return answers;
+  }
+
+  #settleOne({ lease, change }: Settlement, followed: Change[], now: number): WriteAnswer {
+    const applied = change.name === "succeed" ? this.#succeed(lease, change, now) : this.#end(lease, change, now);
+    if (applied === null) return this.refused(lease, change.name, now, change);
+    if (applied.follow !== undefined) followed.push(applied);
+    return APPLIED;
   }
 
   /** Whether this attempt owns its job now. */
@@ -76,6 +91,28 @@ export class Settling {
         | [number]
         | undefined) ?? [];
     return suspicions;
+  }
+
+  /** `count` neighbours from this one on, all or none. False: one of them is not ours any more, or only some have extras, and nothing is written. */
+  #succeedRun({ row, fence, epoch, worker: id }: Lease, count: number, now: number): boolean {
+    if (this.#runSkips > 0) {
+      this.#runSkips--;
+      return false;
+    }
+    const last = row + count - 1;
+    const worker = this.#workers.ownSeq(id);
+    const succeed = (extras: boolean): number =>
+      Number(this.#db.sql(SUCCEED_RUN).run(now, row, last, fence, epoch, worker, extras ? 1 : 0).changes);
+    const together = wholly(this.#db, () => {
+      const changes = succeed(this.#hadExtras);
+      if (changes > 0) return changes === count;
+      // None is of the sort of those before: all may be of the other.
+      this.#hadExtras = !this.#hadExtras;
+      return succeed(this.#hadExtras) === count;
+    });
+    if (!together) this.#runSkips = RUN_SKIPS;
+    else if (this.#hadExtras) for (let job = row; job <= last; job++) this.#ended.push(job);
+    return together;
   }
 
   /** The hot one: few columns, no history. A running job has no result, so that none needs not be written. */
@@ -172,6 +209,23 @@ export class Settling {
         .get(lease.row, lease.epoch, lease.fence, `worker/${lease.worker}`, change.name) !== undefined
     );
   }
+}
+
+/** Where the run of neighbours ends that begins here: successes of one claim without a result, in the order of their rows. */
+function endOfRun(settlements: readonly Settlement[], from: number): number {
+  const { lease: first, change } = settlements[from]!;
+  let end = from + 1;
+  if (!isBare(change)) return end;
+  for (; end < settlements.length; end++) {
+    const { lease, change: next } = settlements[end]!;
+    const isNext = lease.row === first.row + end - from && lease.fence === first.fence;
+    if (!isNext || lease.epoch !== first.epoch || lease.worker !== first.worker || !isBare(next)) break;
+  }
+  return end;
+}
+
+function isBare({ name, result, rows, follow }: Change): boolean {
+  return name === "succeed" && result === null && rows === undefined && follow === undefined;
 }
 
 /** Of which attempt a change is, and who made it: what its history row says, apart from the change itself. */

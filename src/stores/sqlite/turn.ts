@@ -1,12 +1,21 @@
 // The worker's turn as the port wants it: settles, then claims, inside one transaction.
 import type { Room, Settlement, TurnAnswer } from "../port.ts";
-import { claimReady, type Front, promoteDue, untilExpiry } from "./claim.ts";
+import {
+  type AtDoors,
+  claimAtDoors,
+  claimReady,
+  type Claims,
+  type Front,
+  promoteDue,
+  roomAtDoors,
+  untilExpiry,
+} from "./claim.ts";
 import type { Database } from "./database.ts";
 import type { Kinds } from "./enqueue.ts";
 import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
-import { admitHeld, isAnyAtGate, nextRoomInMs, spendStarts } from "./admission.ts";
+import { admitHeld, type AdmittedHeld, isAnyAtGate, makeReady, nextRoomInMs, spendStarts } from "./admission.ts";
 import { wakeKeys } from "./keys.ts";
 import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
@@ -41,29 +50,44 @@ export function takeTurn(
   const marks = kinds.marks(now);
   // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
   const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
-  const { ready, more: moreHeld } = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy) : NONE_ADMITTED;
+  const claimDeps = { db, kinds, marks, front, now };
+  const atDoors = keyed ? roomAtDoors(claimDeps, moreExpired ? NO_ROOM : room) : null;
+  const held = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy, atDoors?.most ?? null) : NONE_ADMITTED;
   const { ahead = 0 } = room;
   const inSlots =
     ahead > 0 && marks.fair.size > 0 && isAnyAtGate(db, kinds, marks, room) ? { ...room, ahead: 0 } : room;
-  const claims = claimReady({ db, kinds, marks, front, now }, worker, moreExpired ? NO_ROOM : inSlots);
+  const isDirect = held.toClaim.length > 0 && atDoors?.isClear === true;
+  if (!isDirect && held.toClaim.length > 0) makeReady(db, held.toClaim);
+  const first =
+    isDirect && atDoors.before === 0 ? NO_CLAIMS : claimReady(claimDeps, worker, moreExpired ? NO_ROOM : inSlots);
+  const claims = isDirect ? claimAtDoors(claimDeps, worker, room, atDoors, held.toClaim, first) : first;
   const rows = claims.claimed.map(({ lease }) => lease.row);
-  if (keyed) spendStarts(db, rows, now);
+  if (keyed && (held.starts || first !== NO_CLAIMS)) spendStarts(db, rows, now);
   return {
     settled,
     ...claims,
     live: true,
     cancels: workers.takeCancels(worker.seq),
     nextDueInMs:
-      more || moreHeld || moreExpired
+      more || held.more || moreExpired
         ? 0
-        : sooner(marks.resumesInMs, keyed ? sooner(dueInMs, nextRoomInMs(db, now)) : dueInMs),
-    woken: woken + leftOf(ready, rows),
+        : sooner(
+            marks.resumesInMs,
+            keyed ? sooner(dueInMs, nextRoomInMs(db, now, leavesRest(held, atDoors, rows.length))) : dueInMs,
+          ),
+    woken: woken + leftOf(held.ready, rows) + (held.left ? 1 : 0),
   };
 }
 
+/** Whether the keys that still have room are for other workers, or for a later turn: this one has taken all that it has room for. */
+function leavesRest({ left }: AdmittedHeld, atDoors: AtDoors | null, claimed: number): boolean {
+  return left && atDoors !== null && claimed >= atDoors.takes;
+}
+
+const NO_CLAIMS: Claims = { claimed: [], corrupt: [] };
 const NO_ROOM: Room = { total: 0, kinds: [] };
 const NONE_WOKEN: Woken = { woken: 0, more: false, expiryInMs: null, moreExpired: false };
-const NONE_ADMITTED = { ready: [], more: false } as const;
+const NONE_ADMITTED: AdmittedHeld = { ready: [], toClaim: [], more: false, left: false, starts: true };
 
 // A turn without waiting jobs and without keys asks these two, and none of the statements behind them.
 

@@ -106,16 +106,21 @@ function wakeWaiters(db: Database, job: number, extras: Awaited, now: number): v
 const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE job IN (SELECT value FROM json_each(?))
   RETURNING job, parent, watched, key1, key2, key3`;
 
+const ANY_TO_END =
+  "SELECT EXISTS (SELECT 1 FROM outlive_blocks) AS blocks, EXISTS (SELECT 1 FROM outlive_reruns) AS reruns";
+
 /** These jobs with extras have succeeded: `consequences` of each, in a few statements. Returns the keys that they gave room, which have to be checked. */
 export function endAll(db: Database, jobs: readonly number[], now: number): readonly number[] {
   const list = JSON.stringify(jobs);
-  endBlocks(db, list);
+  const { blocks, reruns } = db.sql(ANY_TO_END).get() as { blocks: number; reruns: number };
+  if (blocks === 1) endBlocks(db, list);
   const rows = db.sqlArrays(END_ALL).all(list) as unknown as Ended[];
   for (const [job, parent, watched] of rows)
     if (parent !== null || watched === 1) wakeWaiters(db, job, { parent, watched }, now);
-  db.sql(
-    "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
-  ).run(now, list);
+  if (reruns === 1)
+    db.sql(
+      "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
+    ).run(now, list);
   return rows.flatMap(([, , , key1, key2, key3]) => (key1 === null ? [] : keysIn({ key1, key2, key3 })));
 }
 
@@ -256,12 +261,12 @@ export function keptWait(
   return { step: row.step, remainingMs: row.due_at === null ? null : row.due_at - now };
 }
 
-/** Removes what belongs to a job that is deleted. */
-export function forgetWaits(db: Database, job: number): void {
+/** Removes what belongs to these neighbours, which are deleted. */
+export function forgetWaits(db: Database, first: number, last: number): void {
   for (const table of ["outlive_extras", "outlive_waits", "outlive_signals", "outlive_awaits", "outlive_reruns"])
-    db.sql(`DELETE FROM ${table} WHERE job = ?`).run(job);
+    db.sql(`DELETE FROM ${table} WHERE job BETWEEN ? AND ?`).run(first, last);
   // One that is due stays until the children are cancelled, also without the row of their parent.
-  db.sql("DELETE FROM outlive_family_cancels WHERE job = ? AND due = 0").run(job);
+  db.sql("DELETE FROM outlive_family_cancels WHERE job BETWEEN ? AND ? AND due = 0").run(first, last);
 }
 
 export function outcomes(db: Database, ids: readonly string[]): JobOutcome[] {

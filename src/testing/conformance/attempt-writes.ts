@@ -6,7 +6,7 @@ import {
   answers,
   draft,
   GRACE_MS,
-  type Hand,
+  type TestWorker,
   kind,
   names,
   NO_ROOM,
@@ -229,7 +229,7 @@ export function specifyAttemptWrites(specify: Specify): void {
   });
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };

@@ -12,8 +12,9 @@ import {
   type FailedRow,
   type RowSums,
 } from "../../job/batches.ts";
+import { FAIR, jobKey } from "../../job/limits.ts";
 import type { Batches } from "../../stores/port.ts";
-import { draft, type Fixture, type Hand, idsOf, kind, roomFor, SETTLE, type Specify } from "./fixture.ts";
+import { draft, type Fixture, type TestWorker, idsOf, kind, roomFor, SETTLE, type Specify } from "./fixture.ts";
 
 export const ZERO: RowSums = { succeeded: 0, failed: 0, quarantined: 0, aborted: 0 };
 
@@ -32,7 +33,7 @@ export class BatchFixture {
     return (await this.batches.open(batchDraft(id, more))).batch;
   }
 
-  /** A sealed batch with blocks of so many rows, numbered from 0. */
+  /** A sealed batch with blocks of this many rows, numbered from 0. */
   async submit(id: string, sizes: readonly number[], more: Partial<BatchDraft> = {}): Promise<void> {
     await this.open(id, more);
     await this.batches.append(id, 1, blocksOf(id, sizes, more));
@@ -92,7 +93,7 @@ export class BatchFixture {
   }
 
   /** Claims everything and lets it succeed. */
-  async runAll(worker: Hand, kinds: readonly string[] = ["mail"]): Promise<readonly string[]> {
+  async runAll(worker: TestWorker, kinds: readonly string[] = ["mail"]): Promise<readonly string[]> {
     const ids: string[] = [];
     for (;;) {
       const claimed = await worker.claim(roomFor(10, kinds));
@@ -122,6 +123,15 @@ export function blocksOf(
     const input = encodeBlock(batch, round, number, lines);
     return { number, job: draft({ id: blockId(batch, round, number), kind: of, input }), rows, rejected: [] };
   });
+}
+
+/** The same as `batch()` makes them: batches take turns. */
+export function fairBlocks(...[batch, sizes, more]: Parameters<typeof blocksOf>): BlockDraft[] {
+  const key = jobKey(FAIR, batch);
+  return blocksOf(batch, sizes, more).map((block) => ({
+    ...block,
+    job: block.job && { ...block.job, keys: [key], fair: key.id },
+  }));
 }
 
 export function failedRow(row: number, line: number, more: Partial<FailedRow> = {}): FailedRow {

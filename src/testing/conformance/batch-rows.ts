@@ -11,7 +11,7 @@ import {
   answers,
   expireOnce,
   GRACE_MS,
-  type Hand,
+  type TestWorker,
   kind,
   roomFor,
   SETTLE,
@@ -212,7 +212,7 @@ export function specifyBatchRows(specify: Specify): void {
     const { fixture } = on;
     await fixture.declare(kind("mail", { limits: { errors: 1, timeouts: 1, crashes: 2 } }));
     await on.submit("b", [5]);
-    const lost: Hand[] = [];
+    const lost: TestWorker[] = [];
     for (let death = 1; ; death++) {
       assert.ok(death < 9, "a row was convicted");
       const worker = await fixture.worker(`w${death}`);
@@ -234,7 +234,7 @@ export function specifyBatchRows(specify: Specify): void {
     const { fixture } = on;
     await on.submit("b", [5]);
     const [first, second] = [await fixture.worker("first"), await fixture.worker("second")];
-    const begunOf = async (worker: Hand) => {
+    const begunOf = async (worker: TestWorker) => {
       const condemned = await fixture.store.condemn(await fixture.recovery(worker));
       assert.ok(condemned !== null && condemned !== "locked");
       const { jobs } = await fixture.store.heldBy({ condemned, limit: 10 });
@@ -467,7 +467,7 @@ interface Way {
   readonly as: keyof RowSums;
   readonly kind?: KindSettings;
   /** Ends the block of which the worker runs this attempt. False: it can't be done on this store, and the test is skipped. */
-  end(on: BatchFixture, worker: Hand, job: ClaimedJob): Promise<boolean>;
+  end(on: BatchFixture, worker: TestWorker, job: ClaimedJob): Promise<boolean>;
 }
 
 /** Every way in which a block can end. */

@@ -1,7 +1,8 @@
 // What the port promises about claims: which jobs, in which order, how many, for whom, and what is written in the same step.
 import assert from "node:assert/strict";
+import type { ClaimedJob } from "../../job/job.ts";
 import { AHEAD_BOUND_MS, type Room } from "../../stores/port.ts";
-import { answers, idsOf, kind, names, roomFor, SETTLE, type Specify, TIMEOUT_MS } from "./fixture.ts";
+import { answers, type TestWorker, idsOf, kind, names, roomFor, SETTLE, type Specify, TIMEOUT_MS } from "./fixture.ts";
 
 export function specifyClaim(specify: Specify): void {
   specify(
@@ -87,6 +88,69 @@ export function specifyClaim(specify: Specify): void {
       assert.deepEqual(idsOf(await worker.claim(room(80, 1))), oneOfEach);
     },
   );
+
+  specify(
+    "of three hundred kinds with a job each, a turn takes as many as it has room for, in order",
+    async (fixture) => {
+      const many = names("k", 300);
+      await fixture.declare(...many.map((name) => kind(name)));
+      await fixture.enqueue(...many.map((name) => ({ id: `${name}-1`, kind: name })));
+      const worker = await fixture.worker("w", { kinds: many });
+      const ids = many.map((name) => `${name}-1`);
+      assert.deepEqual(idsOf(await worker.claim(roomFor(270, many))), ids.slice(0, 270));
+      const kinds = many.map((name) => ({ kind: name, room: 4, ahead: true }));
+      const claimed = idsOf(await worker.claim({ total: 4, kinds, ahead: 20 }));
+      assert.ok(claimed.length >= 4);
+      assert.deepEqual(claimed, ids.slice(270, 270 + claimed.length));
+    },
+  );
+
+  for (const foreign of [0, 150])
+    specify(
+      `of forty kinds next to ${foreign} others, a claim follows each change of what is first: cancelled, queued again, paused for a while, a suspect`,
+      async (fixture) => {
+        const many = names("k", 40);
+        const others = names("foreign", foreign);
+        await fixture.declare(...[...many, ...others].map((name) => kind(name)));
+        await fixture.enqueue(...others.map((name) => ({ id: `${name}-1`, kind: name, priority: 9 })));
+        for (const name of many) await fixture.enqueue(...names(`${name}-`, 3).map((id) => ({ id, kind: name })));
+        const worker = await fixture.worker("w", { kinds: many });
+        const { operate } = fixture.store;
+        const job = (k: number, n: number): string => `${many[k - 1]}-000${n}`;
+        const room = (total: number, each = total): Room => ({
+          total,
+          kinds: many.map((name) => ({ kind: name, room: each })),
+        });
+        await operate.cancel(job(1, 1), "operator");
+        const first = await take(worker, room(4));
+        assert.deepEqual(idsOf(first), [job(1, 2), job(1, 3), job(2, 1), job(2, 2)]);
+        await operate.retry(job(1, 1), "operator");
+        await worker.settle(SETTLE.release(first[3]!));
+        assert.deepEqual(idsOf(await take(worker, room(3))), [job(1, 1), job(2, 2), job(2, 3)]);
+        const forAMinute = { actor: "ann", reason: null, untilAt: null, forMs: 60_000 };
+        await operate.setPaused(many[2]!, true, forAMinute);
+        assert.deepEqual(idsOf(await take(worker, room(2))), [job(4, 1), job(4, 2)]);
+        await fixture.clock.advance(60_000);
+        assert.deepEqual(idsOf(await take(worker, room(5, 2))), [
+          job(3, 1),
+          job(3, 2),
+          job(4, 3),
+          job(5, 1),
+          job(5, 2),
+        ]);
+        // What a dead worker held comes first in its order, whatever is known of the first jobs.
+        const dying = await fixture.worker("dying", { kinds: many });
+        assert.deepEqual(idsOf(await take(dying, room(1))), [job(3, 3)]);
+        await fixture.recoverAll(dying);
+        assert.deepEqual(idsOf(await take(worker, room(2))), [job(3, 3), job(5, 3)]);
+        const shares = (name: string): Room["kinds"][number] => ({ kind: name, room: 2, shares: name !== many[39] });
+        const shared = idsOf(await take(worker, { total: 9, kinds: many.map(shares) }));
+        assert.deepEqual(shared, [job(6, 1), job(6, 2), job(40, 1), job(40, 2)], "39 of them share a room");
+        const left = many.slice(6, 39).flatMap((name) => names(`${name}-`, 3));
+        assert.deepEqual(idsOf(await take(worker, room(300))), [job(6, 3), ...left, job(40, 3)]);
+        assert.deepEqual(idsOf(await take(worker, room(300))), []);
+      },
+    );
 
   specify(
     "what is claimed ahead comes after the free slots, in order, and has as much more time as it may wait",
@@ -286,4 +350,12 @@ export function specifyClaim(specify: Specify): void {
       assert.deepEqual(await fixture.states("a", "b", "c"), ["queued", "succeeded", "queued"]);
     },
   );
+}
+
+/** What a worker's next turns claim: one that had to look past other kinds may say that the next follows at once. */
+async function take(worker: TestWorker, room: Room): Promise<readonly ClaimedJob[]> {
+  for (;;) {
+    const { claimed, nextDueInMs } = await worker.turn([], room);
+    if (claimed.length > 0 || nextDueInMs !== 0) return claimed;
+  }
 }

@@ -320,7 +320,7 @@ export function specifyCollections(specify: Specify): void {
   });
 
   onCollections(
-    "without a part for so long it is abandoned, and a part moves that time, up to its total age",
+    "without a part for this long it is abandoned, and a part moves that time, up to its total age",
     async (on) => {
       const { fixture, collections } = on;
       await collections.open(draftOf("c"));

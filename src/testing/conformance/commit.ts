@@ -6,7 +6,7 @@ import { wait } from "../../job/transitions.ts";
 import type { RecoveredBatch } from "../../recovery/recover.ts";
 import type { Store, WriteAnswer } from "../../stores/port.ts";
 import { CommitControl } from "../../worker/run.ts";
-import { answers, type Fixture, type Hand, roomFor, SETTLE, type Specify } from "./fixture.ts";
+import { answers, type Fixture, type TestWorker, roomFor, SETTLE, type Specify } from "./fixture.ts";
 import type { UserWrites } from "./suite.ts";
 
 export function specifyCommit(specify: Specify): void {
@@ -341,7 +341,7 @@ export function specifyCommit(specify: Specify): void {
   );
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };
@@ -364,7 +364,7 @@ async function committingWhileOthersRun(
   fixture: Fixture,
   waiting: NonNullable<UserWrites["waiting"]>,
 ): Promise<{
-  worker: Hand;
+  worker: TestWorker;
   gate: PromiseWithResolvers<void>;
   committing: Promise<{ answer: WriteAnswer }>;
 }> {
@@ -393,7 +393,7 @@ function turn(): Promise<void> {
 }
 
 /** A job `a` that waits for the signal "go". */
-async function waitingForGo(fixture: Fixture): Promise<Hand> {
+async function waitingForGo(fixture: Fixture): Promise<TestWorker> {
   const { worker, job } = await running(fixture);
   const view = { id: "a", state: "running", counters: job.counters } as const;
   const change = wait(view, { step: "run.signal(go)#1", forMs: null, until: { signal: "go" } });
@@ -402,7 +402,7 @@ async function waitingForGo(fixture: Fixture): Promise<Hand> {
   return worker;
 }
 
-async function untilClaimed(worker: Hand): Promise<ClaimedJob> {
+async function untilClaimed(worker: TestWorker): Promise<ClaimedJob> {
   for (let turns = 0; turns < 10; turns++) {
     const [job] = await worker.claim(roomFor(1, ["mail"]));
     if (job) return job;

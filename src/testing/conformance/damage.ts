@@ -9,7 +9,7 @@ import { type AttemptWrite, triedBy } from "../../stores/port.ts";
 import {
   answers,
   type Fixture,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   roomFor,
@@ -100,6 +100,27 @@ export function specifyCorrupt(specify: Specify): void {
   });
 
   damaged(
+    "a turn among many corrupt jobs ends, and the next turns reach what is behind them",
+    async (fixture, damage) => {
+      const broken = Array.from({ length: 12 }, (_, n) => `broken-${n}`);
+      await fixture.enqueue(...broken, "sound");
+      for (const id of broken) await damage(id, "input");
+      const worker = await fixture.worker("w");
+      const found: string[] = [];
+      for (let turns = 0; turns < broken.length + 1; turns++) {
+        const { claimed, corrupt = [] } = await worker.turn([], roomFor(2));
+        // It replaces what it quarantined once at most.
+        assert.ok(corrupt.length <= 4, `${corrupt.length} in one turn`);
+        found.push(...corrupt.map(({ lease }) => lease.jobId));
+        if (claimed.length === 0) continue;
+        assert.deepEqual([idsOf(claimed), found.toSorted()], [["sound"], broken.toSorted()]);
+        return;
+      }
+      assert.fail(`the sound job was not claimed; quarantined: ${found.join(" ")}`);
+    },
+  );
+
+  damaged(
     "what ran already when its input was damaged ends as it ends, and the damage is shown",
     async (fixture, damage) => {
       await fixture.enqueue("a");
@@ -175,7 +196,7 @@ export function specifyCorrupt(specify: Specify): void {
 }
 
 /** Jobs with one stored step each, back in the queue. */
-async function stepped(fixture: Fixture, worker: Hand, ...ids: readonly string[]): Promise<void> {
+async function stepped(fixture: Fixture, worker: TestWorker, ...ids: readonly string[]): Promise<void> {
   await fixture.enqueue(...ids);
   for (const job of await worker.claim(9)) {
     await worker.record(job, { type: "step", name: "render", result: '"page"' });
@@ -298,7 +319,7 @@ export function specifyRestore(specify: Specify): void {
   );
 }
 
-async function assertNothingIsWritten(fixture: Fixture, worker: Hand, job: ClaimedJob): Promise<void> {
+async function assertNothingIsWritten(fixture: Fixture, worker: TestWorker, job: ClaimedJob): Promise<void> {
   for (const write of WRITES) assert.deepEqual(answers(await worker.record(job, write)), ["stale"], triedBy(write));
   // From here on only stores with `commit` have more to refuse.
   const user = fixture.store.transactions && fixture.user();

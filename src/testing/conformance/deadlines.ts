@@ -13,7 +13,7 @@ import {
   expireOnce,
   type Fixture,
   GRACE_MS,
-  type Hand,
+  type TestWorker,
   kind,
   LEASE_MS,
   names,
@@ -105,7 +105,7 @@ export function specifyExpire(specify: Specify): void {
       assert.equal(
         await expire(ends + 1_000_000, TIMEOUT_MS + GRACE_MS + MARGIN_MS),
         0,
-        "it was not watched for so long",
+        "it was not watched for this long",
       );
       assert.equal(await expire(ends + 1, TIMEOUT_MS + GRACE_MS + MARGIN_MS + 1), 1);
     },
@@ -144,7 +144,7 @@ export function specifyExpire(specify: Specify): void {
   });
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };

@@ -8,7 +8,7 @@ import {
   type Draft,
   draft,
   type Fixture,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   NO_ROOM,
@@ -21,7 +21,7 @@ const RERUN: DedupePolicy = { then: "rerun" };
 const REPLACE: DedupePolicy = { then: "replace" };
 
 /** States in which a job has begun, and how it gets there. */
-const BEGUN: Readonly<Record<string, (worker: Hand, job: ClaimedJob) => Promise<unknown>>> = {
+const BEGUN: Readonly<Record<string, (worker: TestWorker, job: ClaimedJob) => Promise<unknown>>> = {
   "while it runs": () => Promise.resolve(),
   "during its backoff": (worker, job) => worker.settle(SETTLE.fail(job, 1_000)),
   "while it sleeps": (worker, job) => {
@@ -33,7 +33,7 @@ const BEGUN: Readonly<Record<string, (worker: Hand, job: ClaimedJob) => Promise<
 
 /** Ways in which such a job ends. */
 const ENDS: Readonly<
-  Record<string, (fixture: Fixture, worker: Hand, claim: () => Promise<ClaimedJob>) => Promise<unknown>>
+  Record<string, (fixture: Fixture, worker: TestWorker, claim: () => Promise<ClaimedJob>) => Promise<unknown>>
 > = {
   success: async (_, worker, claim) => worker.settle(SETTLE.succeed(await claim())),
   "a terminal error": async (_, worker, claim) => worker.settle(SETTLE.failForGood(await claim())),
@@ -222,7 +222,7 @@ function event(id: string, n: number, dedupe: DedupePolicy): Draft {
   return { id, input: JSON.stringify({ n }), dedupeKey: "key", dedupe };
 }
 
-async function taken(worker: Hand): Promise<readonly ClaimedJob[]> {
+async function taken(worker: TestWorker): Promise<readonly ClaimedJob[]> {
   for (let turns = 0; turns < 20; turns++) {
     const answer = await worker.turn([], roomFor(5));
     if (answer.claimed.length > 0 || answer.nextDueInMs !== 0) return answer.claimed;

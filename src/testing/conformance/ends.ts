@@ -11,7 +11,7 @@ import {
   draft,
   type Fixture,
   GRACE_MS,
-  type Hand,
+  type TestWorker,
   kind,
   LEASE_MS,
   NO_ROOM,
@@ -32,7 +32,7 @@ interface Consequence {
   /** What stands by before it ends, with the worker that runs the target. */
   readonly prepare?: (
     fixture: Fixture,
-    running: { readonly worker: Hand; readonly job: ClaimedJob },
+    running: { readonly worker: TestWorker; readonly job: ClaimedJob },
   ) => Promise<unknown>;
   /** Whether it has happened. `claimed`: the ids of what a worker found to run afterwards. */
   readonly holds: (fixture: Fixture, claimed: ReadonlySet<string>) => boolean | Promise<boolean>;
@@ -133,7 +133,7 @@ interface Ending {
   /** Why nothing can follow: what ends it is not a decision of the engine's that could name a job. Omitted: jobs follow. */
   readonly noFollow?: string;
   /** Ends all of `jobs`, which `worker` runs. Returns false if this store has no such way, or the ids of what it claimed meanwhile. */
-  readonly end: (fixture: Fixture, worker: Hand, jobs: readonly ClaimedJob[]) => Promise<unknown>;
+  readonly end: (fixture: Fixture, worker: TestWorker, jobs: readonly ClaimedJob[]) => Promise<unknown>;
 }
 
 const BY_HAND = "what people do has no follow-up jobs";
@@ -345,7 +345,7 @@ export function specifyEnds(specify: Specify): void {
 }
 
 /** The target of each column, run by one worker, with what stands by for its end. */
-async function targets(fixture: Fixture, worker: Hand): Promise<readonly ClaimedJob[]> {
+async function targets(fixture: Fixture, worker: TestWorker): Promise<readonly ClaimedJob[]> {
   await fixture.enqueue({ id: "parent", priority: 9 });
   const above = await fixture.worker("w-parent");
   const parent = await above.next(roomFor(1, ["mail"]));
@@ -386,7 +386,7 @@ function followed({ lease, change }: Settlement): Settlement {
   return { lease, change: withFollow(lease.jobId, change) };
 }
 
-function settleAll(worker: Hand, jobs: readonly ClaimedJob[], settle: (job: ClaimedJob) => Settlement) {
+function settleAll(worker: TestWorker, jobs: readonly ClaimedJob[], settle: (job: ClaimedJob) => Settlement) {
   return worker.settle(...jobs.map((job) => followed(settle(job))));
 }
 
@@ -415,13 +415,13 @@ function waiting(job: ClaimedJob, ...jobs: readonly string[]): Settlement {
   return { lease: job.lease, change: transitions.wait(view(job), wait) };
 }
 
-async function quiet(worker: Hand): Promise<void> {
+async function quiet(worker: TestWorker): Promise<void> {
   for (let turns = 0; turns < 100; turns++) if ((await worker.turn([], NO_ROOM)).nextDueInMs !== 0) return;
   assert.fail(`worker ${worker.id} always has more to do`);
 }
 
 /** The ids of what a worker claims until there is nothing more to act on. */
-async function take(worker: Hand, kinds: readonly string[]): Promise<ReadonlySet<string>> {
+async function take(worker: TestWorker, kinds: readonly string[]): Promise<ReadonlySet<string>> {
   const claimed = new Set<string>();
   for (let turns = 0; turns < 100; turns++) {
     const answer = await worker.turn([], roomFor(20, kinds));

@@ -198,6 +198,23 @@ export function specifyEnqueue(specify: Specify): void {
     assert.deepEqual(idsOf(await worker.claim(1_000)), ids);
   });
 
+  specify(
+    "a known id among many new ones adds nothing, also one that is twice in the same call, and all others are added in their order",
+    async (fixture) => {
+      const ids = names("j", 100);
+      await fixture.enqueue(ids[40]!);
+      const drafts = [...ids, ids[70]!];
+      const answers = await fixture.enqueue(...drafts);
+      assert.deepEqual(
+        answers,
+        drafts.map((id, i) => ({ id, created: i !== 40 && i !== 100 })),
+      );
+      const worker = await fixture.worker("w");
+      assert.deepEqual(idsOf(await worker.claim(200)), [ids[40], ...ids.filter((_, i) => i !== 40)]);
+      assert.equal((await fixture.countsOf("mail")).running, 100);
+    },
+  );
+
   specify("a declaration replaces the settings of its kind, and neither its jobs nor its pause", async (fixture) => {
     await fixture.enqueue("a");
     await fixture.store.operate.setPaused("mail", true);

@@ -7,7 +7,7 @@ import { wait } from "../../job/transitions.ts";
 import {
   type Draft,
   type Fixture,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   names,
@@ -37,7 +37,7 @@ function by(tenant: string, id: string, ...limits: readonly JobKey[]): Draft {
 }
 
 /** Claims one by one, ends each, and returns the ids in their order. */
-async function runOneByOne(worker: Hand, count: number): Promise<string[]> {
+async function runOneByOne(worker: TestWorker, count: number): Promise<string[]> {
   const ids: string[] = [];
   while (ids.length < count) {
     const [job] = await take(worker, 1);
@@ -312,7 +312,7 @@ function specifyTurnsWithLimits(specify: Specify): void {
 
 /** Every way back to the queue. */
 const RETURNS: Readonly<
-  Record<string, (fixture: Fixture, held: { worker: Hand; job: ClaimedJob }) => Promise<unknown>>
+  Record<string, (fixture: Fixture, held: { worker: TestWorker; job: ClaimedJob }) => Promise<unknown>>
 > = {
   "a retry": async (fixture, { worker, job }) => {
     await worker.settle(SETTLE.fail(job, 1_000));
@@ -361,7 +361,7 @@ function specifyPauses(specify: Specify): void {
   const tenant = (key: string): JobKey => jobKey("tenant", key);
 
   specify(
-    "nothing of a paused key starts, what runs goes on, and it starts again when it is resumed",
+    "nothing of a paused key starts, running jobs continue, and it starts again when it is resumed",
     async (fixture) => {
       await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 2 })] }));
       const of = (key: string, id: string): Draft => ({ id, keys: [tenant(key)] });

@@ -4,7 +4,17 @@ import assert from "node:assert/strict";
 import type { ClaimedJob } from "../../job/job.ts";
 import { wait } from "../../job/transitions.ts";
 import type { OperatorAnswer, Settlement } from "../../stores/port.ts";
-import { draft, type Fixture, type Hand, idsOf, names, NO_ROOM, roomFor, SETTLE, type Specify } from "./fixture.ts";
+import {
+  draft,
+  type Fixture,
+  type TestWorker,
+  idsOf,
+  names,
+  NO_ROOM,
+  roomFor,
+  SETTLE,
+  type Specify,
+} from "./fixture.ts";
 
 const MAIL = roomFor(9, ["mail"]);
 const SMS = roomFor(1, ["sms"]);
@@ -164,7 +174,7 @@ export function specifyFamilies(specify: Specify): void {
 async function parent(
   fixture: Fixture,
   children: readonly string[],
-): Promise<{ readonly worker: Hand; readonly job: ClaimedJob }> {
+): Promise<{ readonly worker: TestWorker; readonly job: ClaimedJob }> {
   await fixture.enqueue("a", { id: "b", kind: "sms", priority: -9 });
   const worker = await fixture.worker("w");
   const job = await worker.next(MAIL);
@@ -183,7 +193,7 @@ function waiting({ lease, counters }: ClaimedJob, ...jobs: readonly string[]): S
 }
 
 /** Turns without room until there is nothing to act on now. */
-async function settled(worker: Hand): Promise<void> {
+async function settled(worker: TestWorker): Promise<void> {
   for (let turns = 0; turns < 2_000; turns++) if ((await worker.turn([], NO_ROOM)).nextDueInMs !== 0) return;
   assert.fail(`worker ${worker.id} always has more to do`);
 }

@@ -142,10 +142,10 @@ export class Fixture {
   }
 
   /** Registers a worker that may claim. */
-  async worker(id: string, more: Partial<WorkerRecord> & { readonly store?: Store } = {}): Promise<Hand> {
+  async worker(id: string, more: Partial<WorkerRecord> & { readonly store?: Store } = {}): Promise<TestWorker> {
     const { store = this.store, ...record } = more;
     const { epoch } = await store.register(workerRecord(id, record));
-    return new Hand(store, id, epoch);
+    return new TestWorker(store, id, epoch);
   }
 
   async job(id: string): Promise<JobDetails> {
@@ -166,7 +166,7 @@ export class Fixture {
   }
 
   /** The recovery request for this worker, made from its current row. */
-  async recovery(worker: Hand, overrides: Recovery = {}): Promise<BatchRequest> {
+  async recovery(worker: TestWorker, overrides: Recovery = {}): Promise<BatchRequest> {
     const row = await worker.row();
     const pass = String(++this.#passes).padStart(6, "0");
     const now = this.clock.now();
@@ -182,7 +182,7 @@ export class Fixture {
   }
 
   /** One batch of a recovery. */
-  async recover(worker: Hand, overrides: Recovery = {}): Promise<RecoveredBatch> {
+  async recover(worker: TestWorker, overrides: Recovery = {}): Promise<RecoveredBatch> {
     const { by = this.store, ...rest } = overrides;
     return recoverOnce(by, await this.recovery(worker, rest));
   }
@@ -192,7 +192,7 @@ export class Fixture {
    * that.
    */
   async recoverAll(
-    worker: Hand,
+    worker: TestWorker,
     overrides: Recovery = {},
   ): Promise<{ incident: string | null; jobs: readonly RecoveredJob[] }> {
     const { by = this.store, ...rest } = overrides;
@@ -206,7 +206,7 @@ export class Fixture {
   }
 
   /** All incidents about this worker. */
-  async incidentsOf(worker: Hand): Promise<readonly string[]> {
+  async incidentsOf(worker: TestWorker): Promise<readonly string[]> {
     const incidents = await this.store.inspect.incidents(1_000, null);
     return incidents.filter((incident) => incident.worker === worker.id).map(({ id }) => id);
   }
@@ -281,7 +281,7 @@ export function roomFor(
   return { total, kinds: kinds.map((name) => ({ kind: name, room: total })), suspects: held };
 }
 
-export class Hand {
+export class TestWorker {
   readonly id: string;
   readonly store: Store;
   /** The epoch under which it registered. */

@@ -12,7 +12,7 @@ import {
   draft,
   type Fixture,
   GRACE_MS,
-  Hand,
+  TestWorker,
   idsOf,
   kind,
   names,
@@ -73,7 +73,7 @@ export function specifyFollow(specify: Specify): void {
 
   specify("a settlement with a follow that arrives twice at once on two connections adds it once", async (fixture) => {
     const { worker, job } = await running(fixture);
-    const twin = new Hand(await fixture.connect(), worker.id, worker.epoch);
+    const twin = new TestWorker(await fixture.connect(), worker.id, worker.epoch);
     const settlement = following(SETTLE.fail(job), "a/next");
     const settled = await Promise.all([worker.settle(settlement), twin.settle(settlement)]);
     assert.deepEqual(answers(settled.flat()).toSorted(), ["applied", "repeated"]);
@@ -361,7 +361,7 @@ function specifyCommitted(specify: Specify): void {
   );
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };

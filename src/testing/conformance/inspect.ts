@@ -221,8 +221,10 @@ export function specifyInspect(specify: Specify): void {
     assert.ok(latest.every((incident) => incident.recovery === "p2" && incident.jobCount === incident.jobs.length));
   });
 
-  specify("a store that works says that it is well", async (fixture) => {
-    assert.equal((await fixture.store.inspect.health()).ok, true);
+  specify("a store that works says that it is well, and what it is", async (fixture) => {
+    const { ok, summary } = await fixture.store.inspect.health();
+    assert.equal(ok, true);
+    assert.ok(summary[0].length > 0 && summary.every((text) => !/undefined|NaN|\[object/.test(text)), summary.join());
     assert.ok(fixture.store.name.length > 0);
   });
 

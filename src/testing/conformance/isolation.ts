@@ -3,7 +3,17 @@
 import assert from "node:assert/strict";
 import { BACKGROUND_MS, type HeldSuspects } from "../../job/isolation.ts";
 import type { JobState } from "../../job/job.ts";
-import { type Draft, type Hand, idsOf, kind, names, roomFor, type Fixture, SETTLE, type Specify } from "./fixture.ts";
+import {
+  type Draft,
+  type TestWorker,
+  idsOf,
+  kind,
+  names,
+  roomFor,
+  type Fixture,
+  SETTLE,
+  type Specify,
+} from "./fixture.ts";
 
 export function specifyIsolation(specify: Specify): void {
   specify(
@@ -357,7 +367,7 @@ async function suspect(fixture: Fixture, died: number, ...jobs: readonly (string
   const companions = names(group, died - jobs.length).map((id): Draft => ({ id, kind: kinds[0]!, priority: 100 }));
   await fixture.enqueue(...jobs, ...companions);
   for (const suspects of [{ count: 1, together: 1 }, {}]) {
-    const worker: Hand = await fixture.worker(`${group}${suspects.count ?? 0}`);
+    const worker: TestWorker = await fixture.worker(`${group}${suspects.count ?? 0}`);
     assert.equal((await worker.claim(roomFor(died, kinds, suspects))).length, died);
     await fixture.recoverAll(worker);
   }

@@ -6,7 +6,7 @@ import type { WorkerRow } from "../../stores/liveness.ts";
 import { virtualClock } from "../virtual-clock.ts";
 import {
   answers,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   recoverOnce,
@@ -266,13 +266,13 @@ export function specifyLosses(specify: Specify): void {
 
 const DEATH = { lastSeenAliveAt: null, detectedAt: 0, evidence: null } as const;
 
-export function lose(fixture: Fixture, worker: Hand) {
+export function lose(fixture: Fixture, worker: TestWorker) {
   return fixture.recoverAll(worker, { death: { ...DEATH, how: "lost", detectedAt: fixture.clock.now() } });
 }
 
 /** Three workers claim the job one after another, and contact with each is lost. */
-async function loseThrice(fixture: Fixture, id: string): Promise<readonly Hand[]> {
-  const lost: Hand[] = [];
+async function loseThrice(fixture: Fixture, id: string): Promise<readonly TestWorker[]> {
+  const lost: TestWorker[] = [];
   for (const name of ["lost-1", "lost-2", "lost-3"]) {
     const worker = await fixture.worker(name);
     assert.deepEqual(idsOf(await worker.claim(roomFor(1))), [id]);
@@ -282,7 +282,7 @@ async function loseThrice(fixture: Fixture, id: string): Promise<readonly Hand[]
   return lost;
 }
 
-export async function resolve(fixture: Fixture, worker: Hand, resolution: Resolution): Promise<void> {
+export async function resolve(fixture: Fixture, worker: TestWorker, resolution: Resolution): Promise<void> {
   assert.equal(await fixture.store.losses.resolve(worker.id, resolution), resolution);
   await judge(fixture);
 }

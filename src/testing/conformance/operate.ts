@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import type { ClaimedJob, JobState } from "../../job/job.ts";
 import {
   answers,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   NO_ROOM,
@@ -186,14 +186,14 @@ export function specifyOperate(specify: Specify): void {
   });
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };
 }
 
 /** A job named after the state in which it ended, after an error, a step and its second attempt. */
-async function ended(fixture: Fixture, state: JobState, name: SettleName): Promise<Hand> {
+async function ended(fixture: Fixture, state: JobState, name: SettleName): Promise<TestWorker> {
   await fixture.enqueue(state);
   const worker = await fixture.worker(`worker-of-${state}`);
   await worker.settle(SETTLE.fail(await worker.next()));

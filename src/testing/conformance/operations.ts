@@ -12,7 +12,7 @@ import { scheduleRow } from "./schedules.ts";
 import {
   draft,
   type Fixture,
-  type Hand,
+  type TestWorker,
   recoverOnce,
   idsOf,
   kind,
@@ -60,7 +60,7 @@ function specifyPauses(specify: Specify): void {
   });
 
   specify(
-    "a pause for so long counts from the store's clock, a second one replaces it, a resume ends it",
+    "a pause for this long counts from the store's clock, a second one replaces it, a resume ends it",
     async (fixture) => {
       const { clock, store } = fixture;
       const forAnHour = { actor: "ann", reason: null, untilAt: null, forMs: HOUR_MS };
@@ -599,7 +599,7 @@ function change(
 }
 
 /** What turns claim until they find nothing more to do. */
-async function claimAll(worker: Hand): Promise<readonly string[]> {
+async function claimAll(worker: TestWorker): Promise<readonly string[]> {
   const claimed: string[] = [];
   for (let turns = 0; turns < 5; turns++) claimed.push(...idsOf(await worker.claim(roomFor(9))));
   return claimed;

@@ -8,7 +8,7 @@ const KEEP = { finishedOlderThanMs: DAY_MS, incidentsOlderThanMs: DAY_MS, limit:
 
 export function specifyPurge(specify: Specify): void {
   specify(
-    "only jobs that finished longer ago than the retention go, whatever their state, with all that belongs to them",
+    "HR-14 only jobs that finished longer ago than the retention go, whatever their state, with all that belongs to them",
     async (fixture) => {
       await fixture.enqueue("a", "b", "c", "running", "queued", { id: "later", delayMs: 10 * DAY_MS }, "young");
       const worker = await fixture.worker("w");
@@ -129,6 +129,32 @@ export function specifyPurge(specify: Specify): void {
       await fixture.store.leave("young");
       await fixture.store.purge(KEEP);
       assert.deepEqual(await workersOf(fixture), ["living", "young"]);
+    },
+  );
+
+  specify(
+    "of many jobs that finished together all go but those that did not end, with what belongs to them",
+    async (fixture) => {
+      const ids = names("j", 40);
+      await fixture.enqueue(...ids, "last");
+      const worker = await fixture.worker("w");
+      const jobs = await worker.claim(40);
+      for (const at of [3, 20, 21]) await worker.record(jobs[at]!, { type: "step", name: "s", result: "1" });
+      await worker.settle(...jobs.map((job, i) => (i === 20 ? SETTLE.fail(job, 10 * DAY_MS) : SETTLE.succeed(job))));
+      await fixture.clock.advance(2 * DAY_MS);
+      assert.equal((await fixture.store.purge(KEEP)).jobs, 39);
+      assert.deepEqual(
+        await fixture.states(...ids),
+        ids.map((_, i) => (i === 20 ? "queued" : "missing")),
+      );
+      assert.deepEqual(
+        (await fixture.job(ids[20]!)).steps.map(({ name }) => name),
+        ["s"],
+      );
+      const { succeeded, delayed } = await fixture.countsOf("mail");
+      assert.deepEqual([succeeded, delayed], [0, 1]);
+      await fixture.enqueue(ids[3]!);
+      assert.deepEqual((await fixture.job(ids[3]!)).steps, []);
     },
   );
 

@@ -6,8 +6,9 @@ import {
   answers,
   expireOnce,
   GRACE_MS,
-  Hand,
+  TestWorker,
   idsOf,
+  names,
   roomFor,
   type Fixture,
   SETTLE,
@@ -232,6 +233,56 @@ export function specifySettle(specify: Specify): void {
     },
   );
 
+  specify(
+    "of many jobs that end in one turn each has its own answer: one that was released is stale, and the next time all others are repeated",
+    async (fixture) => {
+      const ids = names("j", 30);
+      await fixture.enqueue(...ids);
+      const worker = await fixture.worker("w");
+      const jobs = await worker.claim(30);
+      assert.deepEqual(idsOf(jobs), ids);
+      await worker.settle(SETTLE.release(jobs[12]!, 60_000));
+      const all = jobs.map((job) => SETTLE.succeed(job));
+      const except = (others: string): string[] => ids.map((_, i) => (i === 12 ? "stale" : others));
+      assert.deepEqual(answers(await worker.settle(...all)), except("applied"));
+      assert.deepEqual(answers(await worker.settle(...all)), except("repeated"));
+      assert.deepEqual(
+        await fixture.states(...ids),
+        ids.map((_, i) => (i === 12 ? "queued" : "succeeded")),
+      );
+      assert.equal((await fixture.countsOf("mail")).succeeded, 29);
+    },
+  );
+
+  specify(
+    "many jobs that end in one turn, in whatever order and with whatever belongs to them, are all written",
+    async (fixture) => {
+      const ids = names("j", 60);
+      // Every third of the first half may expire, and all of the second.
+      await fixture.enqueue(...ids.map((id, i) => ({ id, ...((i >= 30 || i % 3 === 0) && { expiresMs: 60_000 }) })));
+      const worker = await fixture.worker("w");
+      const jobs = await worker.claim(60);
+      const mixed = jobs.slice(0, 30).map((job) => SETTLE.succeed(job));
+      const alike = jobs.slice(30).map((job) => SETTLE.succeed(job));
+      // The first of each is settled with a result, so that it is not one of the neighbours.
+      const first = SETTLE.succeed(jobs[0]!, '"first"');
+      const settled = await worker.settle(first, ...mixed.slice(1), ...alike.toReversed());
+      assert.deepEqual(
+        answers(settled),
+        ids.map(() => "applied"),
+      );
+      assert.deepEqual(
+        await fixture.states(...ids),
+        ids.map(() => "succeeded"),
+      );
+      // What expires is looked for by the next turns: an end is an end.
+      await fixture.clock.advance(61_000);
+      await worker.turn([], roomFor(1));
+      const { succeeded, cancelled } = await fixture.countsOf("mail");
+      assert.deepEqual([succeeded, cancelled], [60, 0]);
+    },
+  );
+
   specify("a failed job waits as long as its settlement says and is then claimed again", async (fixture) => {
     const { worker, job } = await running(fixture);
     await worker.settle(SETTLE.fail(job, 7_000));
@@ -271,14 +322,16 @@ export function specifySettle(specify: Specify): void {
 
   specify("a settlement that arrives twice at once on two connections is applied once", async (fixture) => {
     const { worker, job } = await running(fixture);
-    const twin = new Hand(await fixture.connect(), worker.id, worker.epoch);
+    const twin = new TestWorker(await fixture.connect(), worker.id, worker.epoch);
     const settled = await Promise.all([worker.settle(SETTLE.fail(job)), twin.settle(SETTLE.fail(job))]);
     assert.deepEqual(answers(settled.flat()).toSorted(), ["applied", "repeated"]);
     assert.equal((await fixture.job("a")).counters.errors, 1);
   });
 }
 
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: Awaited<ReturnType<Hand["next"]>> }> {
+async function running(
+  fixture: Fixture,
+): Promise<{ worker: TestWorker; job: Awaited<ReturnType<TestWorker["next"]>> }> {
   await fixture.enqueue("a");
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next() };

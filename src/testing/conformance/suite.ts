@@ -3,6 +3,7 @@ import { describe, type TestContext } from "node:test";
 import type { Store, TransactionBody } from "../../stores/port.ts";
 import { specifyAttemptWrites } from "./attempt-writes.ts";
 import { specifyBatchRows } from "./batch-rows.ts";
+import { specifyBatchTurns } from "./batch-turns.ts";
 import { specifyBatches } from "./batches.ts";
 import { specifyClaim } from "./claim.ts";
 import { specifyCollections } from "./collections.ts";
@@ -59,6 +60,7 @@ const SUBJECTS: Readonly<Record<string, (specify: Specify) => void>> = {
   purge: specifyPurge,
   batches: specifyBatches,
   "rows of batches": specifyBatchRows,
+  "batches next to each other": specifyBatchTurns,
   schedules: specifySchedules,
   collections: specifyCollections,
 };
@@ -114,7 +116,7 @@ export type MakeStores = (t: TestContext) => Promise<ConformanceStores>;
 export interface SteeredClock {
   /** The time in milliseconds since 1970. */
   now(): number;
-  /** Moves the clock ahead by so many milliseconds. */
+  /** Moves the clock ahead by this many milliseconds. */
   advance(ms: number): Promise<void>;
 }
 

@@ -11,7 +11,7 @@ import {
   expireOnce,
   type Fixture,
   GRACE_MS,
-  type Hand,
+  type TestWorker,
   idsOf,
   kind,
   names,
@@ -481,19 +481,19 @@ function specifyReading(specify: Specify): void {
 }
 
 interface Child {
-  readonly worker: Hand;
+  readonly worker: TestWorker;
   readonly claim: () => Promise<ClaimedJob>;
 }
 
 /** A job `a` of the kind mail that worker `w` runs, and a job `b` of the kind sms that no worker has claimed. */
-async function running(fixture: Fixture): Promise<{ worker: Hand; job: ClaimedJob }> {
+async function running(fixture: Fixture): Promise<{ worker: TestWorker; job: ClaimedJob }> {
   await fixture.enqueue("a", { id: "b", kind: "sms", priority: -9 });
   const worker = await fixture.worker("w");
   return { worker, job: await worker.next(roomFor(1, ["mail"])) };
 }
 
 /** Takes turns without room until there is nothing to act on now. */
-async function quiet(worker: Hand): Promise<void> {
+async function quiet(worker: TestWorker): Promise<void> {
   for (let turns = 0; turns < 100; turns++) if ((await worker.turn([], NO_ROOM)).nextDueInMs !== 0) return;
   assert.fail(`worker ${worker.id} always has more to do`);
 }
@@ -525,7 +525,7 @@ function reading(position: number, hasEnded = false) {
 }
 
 async function read(
-  worker: Hand,
+  worker: TestWorker,
   job: ClaimedJob,
   position: number,
   hasEnded = false,

@@ -46,7 +46,7 @@ export function specifyWorkers(specify: Specify): void {
     ]);
   });
 
-  specify("an id that has ended is never live again: it can't register a second time", async (fixture) => {
+  specify("HR-15 an id that has ended is never live again: it can't register a second time", async (fixture) => {
     await fixture.worker("w");
     await fixture.store.leave("w");
     await assert.rejects(fixture.store.register(workerRecord("w")));

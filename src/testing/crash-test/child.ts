@@ -138,14 +138,14 @@ async function main(order: Order): Promise<void> {
   process.exit(0); // whatever a handler left behind
 }
 
-type Ended = Extract<Message, { ended: string }>;
+type EndMessage = Extract<Message, { ended: string }>;
 
 async function enqueued(
   engine: Engine,
   contract: AnyContract,
   { jobId, input, signals }: Order,
   isRequest: boolean,
-): Promise<() => Promise<Ended | null>> {
+): Promise<() => Promise<EndMessage | null>> {
   if (input) await engine.enqueue(contract, JSON.parse(input.json) as never, { id: jobId });
   return async () => {
     const job = await engine.get(jobId);
@@ -170,7 +170,7 @@ async function submitted(
   engine: Engine,
   batch: AnyBatch,
   { jobId: key, input, context }: Order,
-): Promise<() => Promise<Ended | null>> {
+): Promise<() => Promise<EndMessage | null>> {
   const rows = JSON.parse(input!.json) as never[];
   const { id } = await engine.submit(batch, rows, { key, context: JSON.parse(context) as never });
   return async () => {
@@ -193,7 +193,7 @@ async function collected(
   engine: Engine,
   collection: AnyCollection,
   { jobId: id, input, parts }: Order,
-): Promise<() => Promise<Ended | null>> {
+): Promise<() => Promise<EndMessage | null>> {
   const expect = Object.fromEntries(Object.entries(parts).map(([series, all]) => [series, all.length]));
   await engine.collect(collection, JSON.parse(input!.json) as never, { id, expect });
   let isPut = false;

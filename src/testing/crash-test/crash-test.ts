@@ -75,7 +75,7 @@ export async function crashTest<In>(
 }
 
 /** The undisturbed run: the points at which the others are killed, and how often each effect happens if nothing happens twice. */
-interface Undisturbed {
+interface UndisturbedRun {
   readonly points: readonly string[];
   /** What a batch has left behind; undefined: it is a job. */
   readonly left: string | undefined;
@@ -91,7 +91,7 @@ class Bench<In> {
     this.#options = options;
   }
 
-  async toItsEnd(): Promise<Undisturbed> {
+  async toItsEnd(): Promise<UndisturbedRun> {
     return this.#onFreshStore(async (folder) => {
       const { said } = await this.#run(folder, true, null);
       const last = said.at(-1);
@@ -107,7 +107,7 @@ class Bench<In> {
     });
   }
 
-  async killedAt(at: number, { points, effects, left }: Undisturbed): Promise<CrashRun> {
+  async killedAt(at: number, { points, effects, left }: UndisturbedRun): Promise<CrashRun> {
     const point = points[at]!;
     return this.#onFreshStore(async (folder) => {
       const killed = await this.#run(folder, true, at);
@@ -130,7 +130,7 @@ class Bench<In> {
     return [...readEffects(join(folder, "effects.jsonl")), ...own];
   }
 
-  #whyNot({ said, tooLate }: Heard, killedAt: string | null, point: string): string | null {
+  #whyNot({ said, tooLate }: ChildOutput, killedAt: string | null, point: string): string | null {
     if (killedAt === point) return null;
     const why =
       killedAt !== null
@@ -155,7 +155,7 @@ class Bench<In> {
     }
   }
 
-  #run(folder: string, first: boolean, killAt: number | null): Promise<Heard> {
+  #run(folder: string, first: boolean, killAt: number | null): Promise<ChildOutput> {
     const { module, input, signals = {}, context = null, parts = {} } = this.#options;
     const order: Order = {
       url: `sqlite:${join(folder, "jobs.db")}`,
@@ -182,14 +182,14 @@ class Bench<In> {
   }
 }
 
-interface Heard {
+interface ChildOutput {
   readonly said: readonly Message[];
   /** It was ended because its time was up. */
   readonly tooLate: boolean;
 }
 
 /** All that the child said, when it has ended as it should, or its time was up. */
-function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<Heard> {
+function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<ChildOutput> {
   return new Promise((resolve, reject) => {
     const said: Message[] = [];
     let words = "";

@@ -152,7 +152,7 @@ function tables(schema: string): string {
 }
 
 /** A copy, so that an enqueue of plain jobs costs what it did. The caller adds the rows of blocks in the same transaction. */
-function addBlockJobs(schema: string): string {
+export function addBlockJobs(schema: string): string {
   return addCheckedJobs(schema)
     .replace("-- As in step 1, and each input with its checksum.", "-- As add_jobs, for the jobs of blocks.")
     .replace("CREATE OR REPLACE FUNCTION", "CREATE FUNCTION")

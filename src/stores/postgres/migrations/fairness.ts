@@ -68,7 +68,7 @@ export function addFairJobs(schema: string): string {
 }
 
 /** A job that is ready goes to the gate of its kind, unless the order of one of its limits is strict. */
-function noteFairMove(schema: string): string {
+export function noteFairMove(schema: string): string {
   return noteMoveFunction(schema)
     .replace("first_door := own.key1;", "first_door := coalesce(own.gate, own.key1);")
     .replace(

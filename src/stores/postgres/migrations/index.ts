@@ -13,7 +13,9 @@ import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
 import { heldInBulk } from "./held-in-bulk.ts";
+import { inputHash } from "./input-hash.ts";
 import { keys } from "./keys.ts";
+import { loneBatches } from "./lone-batches.ts";
 import { openGates } from "./open-gates.ts";
 import { plainJobs } from "./plain-jobs.ts";
 import { isolation, suspects } from "./isolation.ts";
@@ -68,6 +70,8 @@ export const MIGRATIONS: readonly Migration[] = [
   partPages,
   plainJobs,
   heldInBulk,
+  inputHash,
+  loneBatches,
 ];
 
 /**

@@ -21,7 +21,7 @@ const isFairAlone = (row: string): string =>
   `${row}.key2 IS NULL AND ${row}.key1 = ${row}.fair AND starts_with(${row}.keys, '[["fair",')`;
 
 /** SQL: the key has something of its own that its jobs have to wait for. */
-const bounds = (key: string): string =>
+export const bounds = (key: string): string =>
   `${key}.running IS NOT NULL OR ${key}.interval_ms IS NOT NULL OR ${key}.paused_at IS NOT NULL OR ${key}.held_off_until > 0 OR ${key}.arrival_at > 0`;
 
 /**
@@ -55,7 +55,7 @@ function loneRing(schema: string): string {
  * As it was, but the end of a job that counts against nothing wakes nothing. A limit that is set on its key at this moment may have counted the job:
  * whatever it holds looks again by time (admission.ts).
  */
-function noteEndsWithoutWakes(schema: string): string {
+export function noteEndsWithoutWakes(schema: string): string {
   return replacing(noteEndsOfBlocks(schema))
     .replace(
       "RETURNING e.parent, e.watched, e.key1, e.key2, e.key3)",

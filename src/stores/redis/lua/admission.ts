@@ -155,23 +155,16 @@ local function takeTurns(door, ring)
   return turns
 end
 -- The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn.
-local function openGates(asked, total, mayCome)
+local function openGates(total, mayCome)
   local gates = {}
-  local fair = total > 0 and call('SMEMBERS', T .. 'fk') or {}
-  if #fair == 0 then return gates end
-  local isFair = {}
-  for _, n in ipairs(fair) do isFair[tonumber(n)] = true end
-  for _, one in ipairs(asked) do
+  for _, n in ipairs(total > 0 and Q.among(T .. 'fk') or {}) do
     -- What a turn admits, it also claims: about 0.1 ms of the server for each.
-    local most = math.min(one.room, total, HELD_PER_KEY)
-    if isFair[one.n] and most > 0 then
-      local gate = K.gate(one.n)
-      if mayCome or call('EXISTS', T .. 'hr:' .. gate) == 1 then
-        local ready = R.ready(one.n)
-        if ready < most then
-          facts[gate] = {id = gate, bound = most - ready, taken = 0, unclaimed = 0, off = 0}
-          gates[#gates + 1] = facts[gate]
-        end
+    local most, gate = math.min(Q.roomOf(n).room, total, HELD_PER_KEY), K.gate(n)
+    if mayCome or call('EXISTS', T .. 'hr:' .. gate) == 1 then
+      local ready = R.ready(n)
+      if ready < most then
+        facts[gate] = {id = gate, bound = most - ready, taken = 0, unclaimed = 0, off = 0}
+        gates[#gates + 1] = facts[gate]
       end
     end
   end
@@ -198,11 +191,11 @@ local function atDoor(door)
 end
 local function byRank(a, b) return K.rank(a.job) < K.rank(b.job) end
 -- Admits what there is room for. Returns how many jobs some worker may take now, and whether more may follow at once.
-function K.admit(asked, total)
+function K.admit(total)
   settleIndexes()
   local wakes = call('SPOP', T .. 'kw', KEYS_PER_TURN)
   local due = call('ZRANGEBYSCORE', T .. 'kd', '-inf', int(now), 'LIMIT', 0, KEYS_PER_TURN)
-  local gates = openGates(asked, total, #wakes + #due > 0)
+  local gates = openGates(total, #wakes + #due > 0)
   if #wakes == 0 and #due == 0 and #gates == 0 then return 0, false end
   wrote = true
   if #due > 0 then call('ZREM', T .. 'kd', unpack(due)) end

@@ -11,7 +11,8 @@ for i = 1, num() do
   if not n then
     n = call('HINCRBY', T .. 'meta', 'kinds', 1)
     call('HSET', T .. 'kinds', name, int(n))
-    call('HSET', T .. 'k:' .. int(n), 'paused', '0', 'jobs', '0', 'rd', '0', 'rn', '0')
+    call('HSET', T .. 'k:' .. int(n), 'paused', '0')
+    call('HSET', T .. 'kc', 'jobs:' .. int(n), '0', 'rd:' .. int(n), '0', 'rn:' .. int(n), '0')
     numbersRead[name] = n
   end
   call('HSET', T .. 'k:' .. int(n), 'name', name, 'settings', json, 'timeout', timeout, 'runtime', runtime, 'grace', grace)
@@ -32,6 +33,27 @@ end
 return 1
 `;
 
+/**
+ * A list of kinds for the turns of a worker (Q.readList in plain.ts), in its row, which goes with it. 0: one of them was never declared, or this worker has no
+ * row.
+ */
+export const KEEP_KINDS = /* lua */ `
+local w, name, count = W.own(arg()), arg(), num()
+if not w then return 0 end
+local bytes, last = {}, 0
+for i = 1, count do
+  local n = kindNamed(arg())
+  if not n then return 0 end
+  local place = floor(n / 8)
+  bytes[place] = (bytes[place] or 0) + 2 ^ (n % 8)
+  last = math.max(last, place)
+end
+for place = 0, last do bytes[place] = string.char(bytes[place] or 0) end
+wrote = true
+call('HSET', T .. 'w:' .. int(w.n), 'kinds ' .. name, int(count) .. ':' .. concat(bytes, '', 0, last))
+return 1
+`;
+
 export const ENQUEUE = /* lua */ `
 local drafts = D.readAll()
 local unknown = D.undeclared(drafts)
@@ -43,8 +65,7 @@ return D.enqueue(drafts, nil)
 const SETTLEMENTS = /* lua */ `
 local settlements, settled = {}, {}
 local owner, ownerEpoch, plainCount = arg(), num(), num()
-local firstPlain = at
-at = at + plainCount * 4
+local plain = Q.readEnds(plainCount)
 for i = 1, num() do settlements[i] = {place = plainCount + i, lease = L.read(), change = C.read()} end
 local function fetchAll()
   local rows = {}
@@ -59,13 +80,13 @@ for _, s in ipairs(settlements) do
 end
 if plainCount > 0 then
   local holder = settlesPlain(owner)
-  local ends = Q.ends(holder, ownerEpoch, firstPlain, plainCount)
+  local ends = Q.ends(holder, ownerEpoch, plain, plainCount)
   Q.writeEnds(holder, ends)
   for _, place in ipairs(ends.others) do
-    local from = firstPlain + (place - 1) * 4
-    local result = A[from + 3]
+    local from = 4 * place - 3
+    local result = plain[from + 3]
     settlements[#settlements + 1] = {place = place,
-      lease = {row = tonumber(A[from]), fence = tonumber(A[from + 1]), id = A[from + 2], epoch = ownerEpoch, worker = owner},
+      lease = {row = tonumber(plain[from]), fence = tonumber(plain[from + 1]), id = plain[from + 2], epoch = ownerEpoch, worker = owner},
       change = {name = 'succeed', to = SUCCEEDED, outcome = 'succeeded', result = result ~= '' and result or nil, follow = {}}}
   end
   fetchAll()
@@ -106,11 +127,12 @@ return #settlements - #settled
  */
 export const TURN = /* lua */ `
 local id = arg()
+if not Q.readList(W.own(id)) then return {'!kinds'} end
 ${BY_OWNER}${SETTLEMENTS}
 local total, count, together, oldestFirst, ahead, aheadBound = num(), num(), optnum(), arg() == '1', num(), num()
 local w = W.own(id)
 if not w or w.state ~= 'live' then
-  return {settled, {}, {}, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH)}
+  return {settled, {}, {}, {}, 0, W.replaced(id), {}, '', 0, int(EPOCH), 0}
 end
 J.flush()
 F.cancelPiece()
@@ -132,19 +154,20 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT'
   wrote = true
   if left == 0 then break end
 end
-local asked, resumesIn = Q.readRooms(total + ahead)
-if moreExpired then asked = {} end
-local woken, goesOn = K.admit(total > 0 and asked or {}, total)
+Q.readRooms(total + ahead)
+local resumesIn = Q.resumesIn()
+if moreExpired then Q.closeRooms() end
+local woken, goesOn = K.admit(total)
 woken = woken + (X.woken or 0)
 settleIndexes()
 local waiting = {}
-for _, one in ipairs(asked) do
-  local n, most = int(one.n), math.max(1, math.min(one.room, total))
+for _, one in ipairs(Q.among(T .. 'uk')) do
+  local n, most = int(one), math.max(1, math.min(Q.roomOf(one).room, total))
   local suspects = oldestFirst and call('ZRANGE', T .. 'u:' .. n, 0, most - 1) or call('ZRANGE', T .. 'v:' .. n, 0, most - 1)
   for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 and (not together or count < together) then ahead = 0 end
-local chosen, kinds = Q.ready(asked, total, ahead)
+local chosen, kinds, only = Q.ready(total, ahead)
 if #waiting > 0 then
   table.sort(waiting, function(a, b)
     if a.priority ~= b.priority then return a.priority > b.priority end
@@ -162,8 +185,8 @@ if #waiting > 0 then
     end
   end
 end
--- Of one kind, and all of them ready, they are in order, and no more than there is room for.
-if #asked > 1 or #waiting > 0 then chosen = Q.fitting(chosen, kinds, asked, total, ahead) end
+-- Those that are ready are in order, and no more than there is room for.
+if #waiting > 0 then chosen = Q.fitting(chosen, kinds, only, total, ahead) end
 local named, claimed, extras = {}, {}, {}
 if #chosen > 0 then
   -- What was enqueued by this very call is read like everything else.
@@ -171,7 +194,7 @@ if #chosen > 0 then
   local c = Q.claim(w, chosen, aheadBound)
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
-    local n, text = kinds[row] or asked[1].n, int(row)
+    local n, text = kinds[row] or only, int(row)
     local of, v, isPlain = Q.nextOf(c, rank)
     if not v then R.remove(n, rank)
     elseif isPlain and jobs[row] == nil then Q.take(c, w, n, rank, of, v)
@@ -212,9 +235,9 @@ local first = call('ZRANGE', T .. 'zk', 0, 0, 'WITHSCORES')
 local dues = {E.nextIn() or math.huge, #first > 0 and math.max(0, tonumber(first[2]) - now) or math.huge,
   resumesIn, #expiry > 0 and math.max(0, tonumber(expiry[2]) - now) or math.huge}
 for _, due in ipairs(dues) do if due < (next or math.huge) then next = due end end
-if #claimed < 5 * total then next = sleep(next) end
+if #claimed < 5 * total and not Q.isCut then next = sleep(next) end
 wakes = wakes or woken > 0 or goesOn
-return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH)}
+return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH), Q.isCut and 1 or 0}
 `;
 
 /** Some of the jobs that this attempt is about to wait for: more than one script takes. The first piece forgets an earlier wait. */

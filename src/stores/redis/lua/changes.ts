@@ -5,11 +5,7 @@
 export const DRAFTS = /* lua */ `
 D = {}
 local X = {}
-function D.readAll()
-  local drafts = {}
-  for i = 1, num() do drafts[i] = Q.read() end
-  return drafts
-end
+D.readAll = Q.readAll
 -- The name of the first kind that was never declared; nothing: all were.
 function D.undeclared(drafts)
   for _, draft in ipairs(drafts) do if not draft.kind then return draft.kindName end end

@@ -14,7 +14,7 @@ local LANES = {z = true, u = true, h = true}
 function I.each(j, put)
   local row, kind, d = int(j.row), int(j.kind), j.d
   put('h', idKey(j.id), j.id, row)
-  put('c', T .. 'k:' .. kind, 'jobs', 1)
+  put('c', T .. 'kc', 'jobs:' .. kind, 1)
   if isNewChild(j) then put('z', T .. 'ch:' .. d.pr, row, j.row) end
   if mayExpire(j) then put('z', T .. 'xp', row, tonumber(d.xp)) end
   if j.state == QUEUED then
@@ -26,6 +26,7 @@ function I.each(j, put)
     elseif lane == 'u' then
       put('z', T .. 'u:' .. kind, row, rank(j))
       put('z', T .. 'v:' .. kind, suspectMember(j), 0)
+      put('f', T .. 'uk', kind)
     elseif lane == 'h' and d.dr then
       put('o', K.queueOf(j), row, K.rank(j))
       if d.rg then put('r', T .. 'hr:' .. d.dr, d.fr, d.fr) end
@@ -33,11 +34,11 @@ function I.each(j, put)
       if not K.isGate(d.dr) then put('n', T .. 'doors', d.dr, 1) end
     else
       put('q', T .. 'rs:' .. kind, j.kind, rank(j))
-      put('c', T .. 'k:' .. kind, 'rd', 1)
+      put('c', T .. 'kc', 'rd:' .. kind, 1)
     end
   elseif j.state == RUNNING then
     put('s', T .. 'held:' .. int(j.worker), row)
-    put('c', T .. 'k:' .. kind, 'rn', 1)
+    put('c', T .. 'kc', 'rn:' .. kind, 1)
     if d.ca then put('s', T .. 'cc:' .. int(j.worker), row) end
     if j.deadline then put('l', T .. 'dl', int(j.worker), j.deadline + (kindOf(j.kind).grace or 0)) end
   elseif j.state > SUCCEEDED then put('s', T .. 't' .. j.state .. ':' .. kind, row) end
@@ -107,6 +108,12 @@ function I.workers(from, visit)
     if v[1] then visit(int(n), v[1], v[2], v[3] or nil, v[4] or '0') end
   end
   return upTo >= last and '' or int(upTo + 1)
+end
+-- The kinds with these numbers; \`nextWorker\` is where the workers go on.
+function I.kinds(from, nextWorker, visit)
+  local last, upTo = tonumber(call('HGET', T .. 'meta', 'kinds') or 0), from + 499
+  for n = from, math.min(last, upTo) do visit(n, int(n)) end
+  return nextWorker == '' and upTo < last and int(upTo + 1) or nextWorker
 end
 -- A loss of contact that has not been judged; nothing: there is none, or it has.
 function I.openLoss(incident)
@@ -188,7 +195,7 @@ end
 return wrong
 `;
 
-/** Workers, their incidents, and kinds. */
+/** Workers, their incidents, and kinds, and how many of the kinds are in each index of kinds. */
 export const CHECK_WORKERS = /* lua */ `
 local wrong, count = {}, 0
 local from = num()
@@ -205,15 +212,21 @@ local nextNumber = I.workers(from, function(n, id, state, incident)
     end
   end
 end)
-if from == 1 then
-  local kinds = tonumber(call('HGET', T .. 'meta', 'kinds') or 0)
-  for n = 1, kinds do
-    local name = call('HGET', T .. 'k:' .. int(n), 'name')
-    check(name, 'kind ' .. int(n) .. ' has lost its settings; it is complete again when a program declares it')
-    check(not name or call('HGET', T .. 'kinds', name) == int(n), 'the kind ' .. (name or '') .. ' is missing in ' .. T .. 'kinds')
-  end
-end
-return {wrong, nextNumber, count, call('HLEN', T .. 'ws'), call('HLEN', T .. 'wi'), call('ZCARD', T .. 'fleet') + call('ZCARD', T .. 'over')}
+local ready, suspects, pauses = 0, 0, 0
+nextNumber = I.kinds(from, nextNumber, function(n, k)
+  local name, first = call('HGET', T .. 'k:' .. k, 'name'), R.first(n, 1)[1]
+  check(name, 'kind ' .. k .. ' has lost its settings; it is complete again when a program declares it')
+  check(not name or call('HGET', T .. 'kinds', name) == k, 'the kind ' .. (name or '') .. ' is missing in ' .. T .. 'kinds')
+  local kept, isSuspect = tonumber(call('ZSCORE', T .. 'rk', k) or nil), call('SISMEMBER', T .. 'uk', k)
+  check(kept == first, 'the first ready job of the kind ' .. (name or k) .. ' is not the one in ' .. T .. 'rk')
+  check(isSuspect == call('EXISTS', T .. 'u:' .. k), 'the suspects of the kind ' .. (name or k) .. ' do not match ' .. T .. 'uk')
+  local pause, ends = call('HMGET', T .. 'k:' .. k, 'paused', 'pauseUntil'), call('ZSCORE', T .. 'kp', k)
+  local expected = pause[1] == '1' and (tonumber(pause[2] or nil) or NEVER_DUE) or nil
+  check(tonumber(ends or nil) == expected, 'the pause of the kind ' .. (name or k) .. ' is not the one in ' .. T .. 'kp')
+  ready, suspects, pauses = ready + (kept and 1 or 0), suspects + isSuspect, pauses + (ends and 1 or 0)
+end)
+return {wrong, nextNumber, count, {call('HLEN', T .. 'ws'), call('HLEN', T .. 'wi'), call('ZCARD', T .. 'fleet') + call('ZCARD', T .. 'over')},
+  {ready, suspects, pauses}, {call('ZCARD', T .. 'rk'), call('SCARD', T .. 'uk'), call('ZCARD', T .. 'kp')}}
 `;
 
 /** How many kinds and workers there ever were, and which of the workers are live: the names of their locks. */
@@ -265,7 +278,7 @@ return I.pages(p, function(j)
     elseif type == 's' or type == 'f' then call('SADD', key, member)
     elseif type == 'l' then call('ZADD', key, 'LT', int(value), member)
     elseif type == 'n' then call('ZINCRBY', key, 1, member)
-    elseif type == 'c' then if member ~= 'rd' then call('HINCRBY', key, member, 1) end
+    elseif type == 'c' then if sub(member, 1, 3) ~= 'rd:' then call('HINCRBY', key, member, 1) end
     else call('ZADD', key, int(value), member) end
     local awaited = type == 's' and string.match(key, ':wa:(%d+)$')
     if awaited then J.set(J.get(tonumber(awaited)), 'wa', '1') end
@@ -278,14 +291,7 @@ export const REPAIR_WORKERS = /* lua */ `
 if not META[5] then return '' end
 wrote = true
 local from = num()
-if from == 1 then
-  for n = 1, tonumber(call('HGET', T .. 'meta', 'kinds') or 0) do
-    local name = call('HGET', T .. 'k:' .. int(n), 'name')
-    if name then call('HSET', T .. 'kinds', name, int(n)) end
-    call('HSET', T .. 'k:' .. int(n), 'jobs', '0', 'rd', '0', 'rn', '0')
-  end
-end
-return I.workers(from, function(n, id, state, incident, heartbeat)
+local nextNumber = I.workers(from, function(n, id, state, incident, heartbeat)
   call('HSET', T .. 'ws', id, n)
   call('HSET', T .. 'wi', n, id)
   if state == 'live' or state == 'recovering' then
@@ -299,6 +305,12 @@ return I.workers(from, function(n, id, state, incident, heartbeat)
       call('HSET', T .. 'lost', id, incident)
     end
   end
+end)
+return I.kinds(from, nextNumber, function(n, k)
+  local v = call('HMGET', T .. 'k:' .. k, 'name', 'paused', 'pauseUntil')
+  if v[1] then call('HSET', T .. 'kinds', v[1], k) end
+  call('HSET', T .. 'kc', 'jobs:' .. k, '0', 'rd:' .. k, '0', 'rn:' .. k, '0')
+  if v[2] == '1' then call('ZADD', T .. 'kp', (v[3] or '') ~= '' and v[3] or int(NEVER_DUE), k) end
 end)
 `;
 

@@ -205,8 +205,10 @@ local key = T .. 'k:' .. int(n)
 if arg() == '1' then
   local by, why, untilAt, forMs = arg(), arg(), optnum(), optnum()
   local ends = untilAt or (forMs and now + forMs) or nil
+  call('ZADD', T .. 'kp', int(ends or NEVER_DUE), int(n))
   call('HSET', key, 'paused', '1', 'pauseAt', int(now), 'pauseUntil', ends and int(ends) or '', 'pauseBy', by, 'pauseWhy', why)
 else
+  call('ZREM', T .. 'kp', int(n))
   call('HSET', key, 'paused', '0')
   call('HDEL', key, 'pauseAt', 'pauseUntil', 'pauseBy', 'pauseWhy')
 end
@@ -247,7 +249,7 @@ function P.remove(j)
     call('HDEL', T .. 'o:' .. p, slot(j.row))
   end
   call('HDEL', idKey(j.id), j.id)
-  call('HINCRBY', T .. 'k:' .. int(j.kind), 'jobs', -1)
+  R.count(j.kind, 'jobs', -1)
   call('DEL', T .. 'hi:' .. row)
   F.forget(j.row)
   if j.had then

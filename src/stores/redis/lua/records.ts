@@ -21,6 +21,17 @@ local function arg() at = at + 1 return A[at - 1] end
 local function num() return tonumber(arg()) end
 local function opt() local v = arg() if v == '' then return nil end return v end
 local function optnum() return tonumber(opt() or nil) end
+-- Many short texts are one argument: what a client sends is a fourth of the work that way, and what it keeps to send it again is one text.
+local function unpacked(text, count)
+  local list, from = {}, 1
+  for i = 1, count do
+    local stop = string.find(text, '\\31', from, true)
+    list[i] = sub(text, from, stop - 1)
+    from = stop + 1
+  end
+  if from ~= #text + 1 then error('a text has a character in it that separates texts') end
+  return list
+end
 local META = call('HMGET', T .. 'meta', 'run', 'epoch', 'runs', 'restored', 'repair', 'asleep', 'woken')
 if META[1] ~= RUN then return {0, META[1] or ''} end
 if META[5] and not REPAIRS then return {2} end
@@ -254,7 +265,10 @@ function J.leave(j)
     local lane = j.d.ln
     if lane == nil then R.remove(j.kind, rank(j))
     elseif lane == 'z' then call('ZREM', T .. 'z:' .. kind, row)
-    elseif lane == 'u' then call('ZREM', T .. 'u:' .. kind, row) call('ZREM', T .. 'v:' .. kind, suspectMember(j))
+    elseif lane == 'u' then
+      call('ZREM', T .. 'u:' .. kind, row)
+      call('ZREM', T .. 'v:' .. kind, suspectMember(j))
+      if call('EXISTS', T .. 'u:' .. kind) == 0 then call('SREM', T .. 'uk', kind) end
     elseif lane == 'h' then K.leaveDoor(j) end
   elseif j.state == RUNNING then
     gather('SREM', T .. 'held:' .. int(j.worker), row)
@@ -280,6 +294,7 @@ function J.enter(j)
       lane = 'u'
       call('ZADD', T .. 'u:' .. kind, int(rank(j)), row)
       call('ZADD', T .. 'v:' .. kind, 0, suspectMember(j))
+      call('SADD', T .. 'uk', kind)
     else R.add(j.kind, rank(j)) end
   elseif j.state == RUNNING then
     gather('SADD', T .. 'held:' .. int(j.worker), row)

@@ -7,7 +7,7 @@
 // stu        all tokens, by when they were begun: what is neither decided nor forgotten within an hour is deleted by the retention
 // stc        the tokens that are decided and not wholly inserted, by when
 
-/** Arguments of one draft, as `draftArgs` makes them. */
+/** Arguments of one draft, as `stagedArgs` makes them, separate ones, so that a piece of them can be read. */
 export const DRAFT_ARGUMENTS = 3;
 
 export const STAGED = /* lua */ `
@@ -25,7 +25,7 @@ local function forget(token)
   call('ZREM', T .. 'stu', token)
   call('HDEL', T .. 'stp', token)
 end
--- Inserts the next so many of a token.
+-- Inserts the next jobs of a token, up to a number.
 function E.insert(token, count)
   if not call('ZSCORE', T .. 'stc', token) then return end
   wrote = true
@@ -62,7 +62,9 @@ end
 export const STAGE = /* lua */ `
 local token = arg()
 local first = at + 1
-local unknown = D.undeclared(D.readAll())
+local drafts = {}
+for i = 1, num() do drafts[i] = Q.read() end
+local unknown = D.undeclared(drafts)
 if unknown then return {'!kind', unknown} end
 wrote = true
 local args = {}

@@ -21,7 +21,7 @@ return {int(EPOCH), int(now)}
 `;
 
 /**
- * Which process checks all workers and polls for all: the one that asked first, until it has not asked again for so long, or its worker's subscription is gone.
+ * Which process checks all workers and polls for all: the one that asked first, until it has not asked again for this long, or its worker's subscription is gone.
  * Every other process hears of it by the way that wake-ups take. Behind a proxy that hides subscriptions only time ends it.
  */
 export const LEAD = /* lua */ `

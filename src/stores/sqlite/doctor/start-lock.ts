@@ -22,7 +22,7 @@ const REPORT_MS = 1_000;
 const GIVE_UP_MS = 600_000;
 
 /** A start-up that finished. Two are compared by their ids only. */
-interface Done {
+interface FinishedStartUp {
   readonly id: string;
   readonly integrity: Verdict;
 }
@@ -33,7 +33,7 @@ export interface StartLock {
   /** Lock files next to the database that no process holds: each was left by a worker that died. */
   readonly left: readonly string[];
   /** Releases it. With `done`, the processes that wait take over the verdict. */
-  drop(done: Done | null): void;
+  drop(done: FinishedStartUp | null): void;
 }
 
 /** Waits for the lock while no worker uses the file; null: one does. The folder next to the database exists already. */
@@ -101,7 +101,7 @@ function workerLocks(
 function startLock(
   databasePath: string,
   held: { drop: () => void },
-  before: Done | null,
+  before: FinishedStartUp | null,
   left: readonly string[],
 ): StartLock {
   const now = readDone(databasePath);
@@ -125,16 +125,16 @@ function tryToHold(path: string): { drop: () => void } | null {
   }
 }
 
-function readDone(databasePath: string): Done | null {
+function readDone(databasePath: string): FinishedStartUp | null {
   try {
-    return JSON.parse(readFileSync(join(sideFolder(databasePath), DONE_FILE), "utf8")) as Done;
+    return JSON.parse(readFileSync(join(sideFolder(databasePath), DONE_FILE), "utf8")) as FinishedStartUp;
   } catch {
     return null; // None yet.
   }
 }
 
 /** Only a hint to the processes that wait: without it they check the file themselves. */
-function writeDone(databasePath: string, done: Done): void {
+function writeDone(databasePath: string, done: FinishedStartUp): void {
   const path = join(sideFolder(databasePath), DONE_FILE);
   try {
     writeFileSync(`${path}.new`, JSON.stringify(done), { mode: 0o600 });

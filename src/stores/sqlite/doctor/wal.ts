@@ -17,7 +17,7 @@ export function walBytes(path: string): number {
   return statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
 }
 
-interface Checkpointed {
+interface CheckpointResult {
   /** Frames in the log. */
   readonly frames: number;
   readonly truncated: boolean;
@@ -29,7 +29,7 @@ interface Checkpointed {
  * At an open: PASSIVE, which waits for no other process and counts the frames; if no other process has the file open also TRUNCATE,
  * which leaves an empty log. A failure is only reported: the content of the log is as durable there.
  */
-export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter): Checkpointed {
+export function checkpointAtOpen(db: Database, alone: boolean, events: Emitter): CheckpointResult {
   let frames = 0;
   let heldBack: string | null = null;
   try {

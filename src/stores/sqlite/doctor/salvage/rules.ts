@@ -1,7 +1,7 @@
 // Restores the store's rules in the tables of a salvaged file: every job has a kind, every running one a worker that recovery finds, no
 // key is held twice, counts agree, and no process from before can write. It also finds out what was lost, by the
 // temporary tables `indexed_*` that write.ts fills from the indexes of the damaged file.
-import { KIND_DEFAULTS } from "../../../../engine/settings.ts";
+import { KIND_DEFAULTS } from "../../../../engine/kind-options.ts";
 import { OUTCOMES } from "../../../../job/job.ts";
 import { LANE, STATE, toStored } from "../../../rows.ts";
 import { COUNTED, SUMMED } from "../../blocks.ts";

@@ -291,10 +291,10 @@ function removeOlder(db: DatabaseSync, table: StoredTable, rowid: number | bigin
 }
 
 /** A value that could be read. */
-type Kept = Exclude<Value, undefined>;
+type ReadableValue = Exclude<Value, undefined>;
 
 interface UsableRow {
-  readonly values: readonly Kept[];
+  readonly values: readonly ReadableValue[];
   /** The columns that could not be read. */
   readonly missing: readonly string[];
   /** True: the job must not run with what is left. */
@@ -309,7 +309,7 @@ const JSON_COLUMNS: Readonly<Record<string, readonly string[]>> = {
   outlive_incident_jobs: ["counters"],
 };
 
-const SUBSTITUTES: Readonly<Record<string, Kept>> = { input: "null", kinds: "[]", held: "[]" };
+const SUBSTITUTES: Readonly<Record<string, ReadableValue>> = { input: "null", kinds: "[]", held: "[]" };
 
 /**
  * A row of our own tables: as it is, or without the part that can't be read. Null: not enough of it is left. A job whose input can't
@@ -317,7 +317,7 @@ const SUBSTITUTES: Readonly<Record<string, Kept>> = { input: "null", kinds: "[]"
  */
 function usableRow(table: StoredTable, values: readonly Value[]): UsableRow | null {
   const json = JSON_COLUMNS[table.name] ?? [];
-  const kept: Kept[] = [];
+  const kept: ReadableValue[] = [];
   const missing: string[] = [];
   let unfit = false;
   for (const [n, column] of table.columns.slice(0, values.length).entries()) {
@@ -338,7 +338,7 @@ function usableRow(table: StoredTable, values: readonly Value[]): UsableRow | nu
   return table.name === "outlive_steps" && missing.length > 0 ? null : { values: kept, missing, unfit: false };
 }
 
-function readable(column: Column, value: Value, json: boolean): Kept | undefined {
+function readable(column: Column, value: Value, json: boolean): ReadableValue | undefined {
   if (value === undefined || value instanceof BadText) return undefined;
   if (value !== null && json && !isJson(value)) return undefined;
   if (column.affinity === "number" && value !== null && typeof value !== "number" && typeof value !== "bigint")
@@ -354,7 +354,7 @@ function isJson(value: Value): boolean {
   }
 }
 
-function substituteFor(table: string, column: Column): Kept | undefined {
+function substituteFor(table: string, column: Column): ReadableValue | undefined {
   const substitute = SUBSTITUTES[column.name];
   if (substitute !== undefined) return substitute;
   if (!column.required) return null;
