@@ -26,6 +26,9 @@ Processes (without one of these options): real processes, killed, frozen and cut
 --collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker, a worker with
   the broker, and the server of a PostgreSQL or Redis store are killed
   --store sqlite|postgres|redis, --kills N, --seed N, --keep
+  --points                  instead of random kills: worker, broker, store, and worker and broker, each at ten points of a
+                            collection's life
+  --victim NAME             only this one of the four
 
 --features: jobs that wait and jobs with keys, while workers are killed every 200 ms
   --store sqlite|postgres|redis, --seed N, --workers N, --keys N, --keep

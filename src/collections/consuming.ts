@@ -21,6 +21,8 @@ const TURN_MS = 200;
 /** How many of them one process consumes. */
 const MAX_OWN = 1_000;
 const JOBS_PREFETCH = 100;
+/** After so many deliveries a message for a job is parked: the check of its input may have ended the process each time. */
+const MAX_DELIVERIES = 20;
 
 export interface ConsumingDeps {
   readonly broker: Broker;
@@ -155,9 +157,11 @@ export class Consuming {
       const { enqueue, draft, newId } = this.#deps;
       const drafts: JobDraft[] = [];
       for (const delivery of deliveries) {
-        const { messageId, body } = delivery;
+        const { messageId, body, redelivered } = delivery;
         const id = messageId === null ? newId() : `m${sha256(Buffer.from(`${queue}\n${messageId}`)).slice(0, 31)}`;
         try {
+          if (redelivered >= MAX_DELIVERIES)
+            throw new Error(`it was delivered ${redelivered + 1} times, and making one may end the process`);
           drafts.push(await draft(kind, JSON.parse(Buffer.from(body).toString()), id));
         } catch (thrown) {
           await this.#park(queue, kind.name, delivery, thrown);

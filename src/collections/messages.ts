@@ -9,8 +9,17 @@ import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
 import type { IncomingPart, Intake } from "./intake.ts";
 
-/** After this many deliveries a message is parked: its handling may have ended the process each time. */
-const MAX_DELIVERIES = 20;
+/**
+ * A message that was in hand when so many processes died leaves its queue: from then on it is handled one at a time, so that it holds up no other, and a
+ * further death is its own. Most deaths have another cause, and then one delivery more is enough.
+ */
+export const MAX_IN_COMPANY = 4;
+/** After so many deliveries alone it is parked: its handling may have ended the process each time. */
+export const MAX_ALONE = 14;
+/** And after so many more without its body, because storing that may end the process, too. Then the message stays with the broker. */
+export const MAX_PARKINGS = 3;
+/** How long one that may have ended a process alone waits for what comes from other queues. */
+const ALONE_REST_MS = 250;
 const MAX_PREFETCH = 256;
 const HEADERS = 16;
 
@@ -49,16 +58,21 @@ export class Messages {
     queues: { readonly header?: string; readonly part?: string; readonly parked?: string },
     { parts = roomOf(this.#contract), headers = HEADERS }: { readonly parts?: number; readonly headers?: number } = {},
   ): readonly Consumer[] {
-    const consumer = (queue: string, at: number, handle: Consumer["handle"]): Consumer => ({
+    const consumer = (queue: string, prefetch: number, handle: Consumer["handle"]): Consumer => ({
       queue,
       kind: this.#contract.name,
-      prefetch: at,
+      prefetch,
       handle: (deliveries) => this.#reporting(queue, () => handle(deliveries)),
     });
+    const { part, header, parked } = queues;
     return [
-      ...(queues.part === undefined ? [] : [consumer(queues.part, parts, (all) => this.#parts(all))]),
-      ...(queues.header === undefined ? [] : [consumer(queues.header, headers, (all) => this.#headers(all))]),
-      ...(queues.parked === undefined ? [] : [consumer(queues.parked, 1, (all) => this.#deadLetters(all))]),
+      ...(part === undefined ? [] : [consumer(part, parts, (all) => inCompany(all, (few) => this.#parts(few)))]),
+      ...(header === undefined
+        ? []
+        : [consumer(header, headers, (all) => inCompany(all, (few) => this.#headers(few)))]),
+      ...(parked === undefined
+        ? []
+        : [{ ...consumer(parked, 1, async ([one]) => [await this.#alone(one!)]), restMs: ALONE_REST_MS }]),
     ];
   }
 
@@ -127,24 +141,30 @@ export class Messages {
     return deliveries.map(() => "ack");
   }
 
-  async #deadLetters(deliveries: readonly Delivery[]): Promise<readonly Verdict[]> {
-    await this.#park(
-      deliveries.map((delivery) => ({
-        delivery,
-        reason: delivery.died ?? "it was sent to the queue of parked messages",
-      })),
-    );
-    return deliveries.map(() => "ack");
+  /** Of the parked queue: nothing else is in hand of it, so a death is counted for this message alone. */
+  async #alone(delivery: Delivery): Promise<Verdict> {
+    const { died, redelivered } = delivery;
+    if (redelivered >= MAX_ALONE) {
+      const isWithBody = redelivered < MAX_ALONE + MAX_PARKINGS;
+      const left = isWithBody
+        ? ""
+        : ", and so may storing its body: it is the first message of the broker's parked queue";
+      const reason = `it was handled alone ${MAX_ALONE} times and never finished: its handling may end the process${left}`;
+      await this.#park([{ delivery, reason }], isWithBody);
+      return isWithBody ? "ack" : "keep";
+    }
+    if (died === null) {
+      await this.#park([{ delivery, reason: "it was sent to the queue of parked messages" }]);
+      return "ack";
+    }
+    const [verdict] = await (isHeaderQueue(died.queue) ? this.#headers([delivery]) : this.#parts([delivery]));
+    return verdict!;
   }
 
   #read(delivery: Delivery): Read {
-    const { headers, body, redelivered } = delivery;
+    const { headers, body } = delivery;
     const { collection, series, ordinal } = placeOf(delivery);
     const { settings } = this.#contract;
-    if (redelivered >= MAX_DELIVERIES)
-      return {
-        refused: `it was delivered ${redelivered + 1} times and never finished: its handling may end the process`,
-      };
     if (collection === null) return { refused: "it has no header outlive-collection" };
     if (series === null) return { refused: "it has no header outlive-series" };
     if (!settings.series.includes(series))
@@ -167,15 +187,18 @@ export class Messages {
     return { part, total: total ?? (isTrue(headers["outlive-last"]) ? ordinal : null) };
   }
 
-  async #park(messages: readonly { readonly delivery: Delivery; readonly reason: string }[]): Promise<void> {
+  async #park(
+    messages: readonly { readonly delivery: Delivery; readonly reason: string }[],
+    isWithBody = true,
+  ): Promise<void> {
     if (messages.length === 0) return;
     const { blobs, collections, events } = this.#deps;
     const kind = this.#contract.name;
     const rows: ParkedMessage[] = [];
     for (const { delivery, reason } of messages) {
       const hash = sha256(delivery.body);
-      const blob = parkedBlobOf(kind, hash);
-      await blobs.put(blob, delivery.body);
+      const blob = isWithBody ? parkedBlobOf(kind, hash) : null;
+      if (blob !== null) await blobs.put(blob, delivery.body);
       const place = placeOf(delivery);
       // The same message, however often it comes, is one.
       const id = sha256(Buffer.from(JSON.stringify([kind, place, hash, delivery.messageId]))).slice(0, 32);
@@ -184,6 +207,22 @@ export class Messages {
     await collections.park(rows);
     for (const { blob: _, bytes: __, ...row } of rows) events.emit("message.parked", row);
   }
+}
+
+/** Handles those that may be handled together. The others are moved away, and nothing of them is read. */
+async function inCompany(
+  deliveries: readonly Delivery[],
+  handle: (few: readonly Delivery[]) => Promise<readonly Verdict[]>,
+): Promise<readonly Verdict[]> {
+  const few = deliveries.filter(({ redelivered }) => redelivered < MAX_IN_COMPANY);
+  const verdicts = few.length === 0 ? [] : await handle(few);
+  const byDelivery = new Map(few.map((delivery, at) => [delivery, verdicts[at]!]));
+  return deliveries.map((delivery) => byDelivery.get(delivery) ?? "isolate");
+}
+
+/** Shared ones end in `.header`, those of one collection in `-header`. */
+function isHeaderQueue(queue: string): boolean {
+  return /[.-]header$/.test(queue);
 }
 
 function placeOf({ headers }: Delivery): Place {

@@ -40,11 +40,14 @@ export interface Delivery {
   /** How often it was delivered before. */
   readonly redelivered: number;
   /** Whence a message was dead-lettered, and why; null: it was not. */
-  readonly died: string | null;
+  readonly died: { readonly queue: string; readonly reason: string } | null;
 }
 
-/** What becomes of a delivery. ack: it is done. requeue: later, or elsewhere. */
-export type Verdict = "ack" | "requeue";
+/**
+ * What becomes of a delivery. ack: it is done. requeue: later, or elsewhere. isolate: the broker moves it to the parked queue of its kind, where messages are
+ * handled one at a time. keep: it stays in hand, unanswered, until this process ends.
+ */
+export type Verdict = "ack" | "requeue" | "isolate" | "keep";
 
 /** What a broker delivers to. */
 export interface Consumer {
@@ -53,6 +56,8 @@ export interface Consumer {
   readonly kind: string;
   /** How many deliveries may be in hand at once. */
   readonly prefetch: number;
+  /** For this long a message that was delivered before waits for what comes from other queues. Default: by how often that was. */
+  readonly restMs?: number;
   /** What came together, so that it can share a transaction. Says what becomes of each; if it rejects, all are requeued after a pause. */
   handle(deliveries: readonly Delivery[]): Promise<readonly Verdict[]>;
 }

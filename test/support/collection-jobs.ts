@@ -31,3 +31,6 @@ export const collections = [scan, brief];
 export function content(series: string, ordinal: number): Buffer {
   return Buffer.from(`${series} ${ordinal} `.repeat(50));
 }
+
+/** A body of which processes die (collector-process.ts). */
+export const POISON = "ends every process";

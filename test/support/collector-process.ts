@@ -1,7 +1,9 @@
 // A worker of the tests that collects from RabbitMQ, and may kill itself at a point of its own work. Arguments: the store's url, a folder for blobs, and
 // a JSON of CollectorProcess.
+import { type BlobData, type BlobStore, fileSystem } from "../../src/blobs.ts";
 import { collection, job, open } from "../../src/index.ts";
 import { rabbitmq } from "../../src/rabbitmq.ts";
+import { POISON } from "./collection-jobs.ts";
 import { effect, tell } from "./jobs.ts";
 import { PATIENT } from "./processes.ts";
 
@@ -15,10 +17,12 @@ export interface CollectorProcess {
   readonly dies?: "in request" | "in done";
   /** Does not take the notifications of the kind itself. Default false. */
   readonly leavesResults?: boolean;
+  /** Kills itself when it stores the body POISON: as a part, or wherever it stores it. */
+  readonly poison?: "as a part" | "anywhere";
 }
 
 const [url, blobs, given] = process.argv.slice(2);
-const { broker, kind, collect, dies, leavesResults = false } = JSON.parse(given!) as CollectorProcess;
+const { broker, kind, collect, dies, leavesResults = false, poison } = JSON.parse(given!) as CollectorProcess;
 const retry = { backoff: { base: "1ms", max: "5ms" }, crashes: 10 } as const;
 
 const scan = collection(kind, { series: ["files"], retry });
@@ -39,7 +43,7 @@ const link = rabbitmq(broker);
 if (!leavesResults) link.consume(`${kind}.results`, result);
 const engine = await open(url!, {
   jobs: [scan, result],
-  blobs: blobs!,
+  blobs: poison === undefined ? blobs! : deadly(fileSystem({ folder: blobs! })),
   broker: link,
   logger: false,
   heartbeat: PATIENT,
@@ -52,3 +56,22 @@ if (collect !== undefined) {
 }
 await engine.start({ concurrency: 1 });
 tell("working");
+
+/** A blob store that ends its process, as a fault in native code would. */
+function deadly(store: BlobStore): BlobStore {
+  const check = (data: BlobData): void => {
+    if (data instanceof Uint8Array && Buffer.from(data).toString() === POISON) process.kill(process.pid, "SIGKILL");
+  };
+  return {
+    place: store.place,
+    put: (key, data, expected) => {
+      if (poison === "anywhere" || key.startsWith("collections/")) check(data);
+      return store.put(key, data, expected);
+    },
+    get: (key, range) => store.get(key, range),
+    head: (key) => store.head(key),
+    delete: (keys) => store.delete(keys),
+    list: (prefix) => store.list(prefix),
+    check: () => store.check(),
+  };
+}

@@ -17,6 +17,8 @@ import { RedisServer } from "../../servers/redis-server.ts";
 import { RabbitmqServer } from "../../servers/rabbitmq-server.ts";
 import { wholeNumber } from "../arguments.ts";
 import { hashOf, idOf, KIND, RESULTS } from "./plan.ts";
+import { POINTS } from "./point-plan.ts";
+import { killAtPoints, VICTIMS } from "./points.ts";
 import type { Task } from "./worker.ts";
 
 const PARTS = 20;
@@ -38,6 +40,8 @@ export async function collections(args: readonly string[]): Promise<boolean> {
       seed: { type: "string", default: "1" },
       json: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
+      points: { type: "boolean", default: false },
+      victim: { type: "string" },
     },
   });
   const { store } = values;
@@ -65,6 +69,11 @@ export async function collections(args: readonly string[]): Promise<boolean> {
     end.defer(() => made.destroy());
     [server, url] = [made, made.url()];
   }
+  if (values.points) {
+    const isSound = await everyPoint({ url, folder: scratch.folder, broker, store: server }, values.victim);
+    if (!isSound) scratch.keep();
+    return isSound;
+  }
   const run = new Run(url, scratch.folder, { broker, store: server }, kills, seed);
   const counts = await run.all();
   const line = {
@@ -81,6 +90,30 @@ export async function collections(args: readonly string[]): Promise<boolean> {
     process.stderr.write(
       `npm run torture -- --collections --store ${store} --kills ${kills} --seed ${seed}\nThe store is kept in ${scratch.folder}.\n`,
     );
+  }
+  return isSound;
+}
+
+/** The table of points and victims, one line of JSON for each victim. */
+async function everyPoint(
+  place: { url: string; folder: string; broker: RabbitmqServer; store: PostgresServer | RedisServer | null },
+  only: string | undefined,
+): Promise<boolean> {
+  const victims = VICTIMS.filter((victim) => (only ?? victim) === victim && (victim !== "store" || place.store));
+  if (victims.length === 0) throw new Error(`--victim ${only}: use ${VICTIMS.join(", ")}; SQLite has no server.`);
+  let isSound = true;
+  for (const [at, victim] of victims.entries()) {
+    const { url, folder, broker, store } = place;
+    const name = (point: string): string => `p${at}-${point.replaceAll(" ", "-")}`;
+    const of = { url, folder, points: POINTS, victim, name, store, broker: { url: broker.url(), server: broker } };
+    const since = performance.now();
+    const broken = await killAtPoints(of);
+    for (const text of broken) process.stderr.write(`${text}\n`);
+    const ms = Math.round(performance.now() - since);
+    process.stdout.write(
+      `${JSON.stringify({ store: url.split(":")[0], victim, points: POINTS.length, broken, ms })}\n`,
+    );
+    isSound &&= broken.length === 0;
   }
   return isSound;
 }

@@ -3,8 +3,9 @@
 // handled now is kept in hand and tried again, so that an outage of the store costs no delivery its count.
 import type { ConsumeMessage } from "amqplib";
 import { ErrorCode, type OutliveError } from "../../job/errors.ts";
-import type { BrokerNews, Consumer, Consumption, Delivery, WiredKind } from "../../stores/broker.ts";
+import type { BrokerNews, Consumer, Consumption, Delivery, Verdict, WiredKind } from "../../stores/broker.ts";
 import { type Address, after, type Channel, connect, deadline, type Link, openChannel } from "./connection.ts";
+import { nextTurn } from "./suspects.ts";
 import { declareKind } from "./topology.ts";
 
 /** Between two attempts to reach the broker, without the jitter: it is consumed from again within 2 s after its port has opened. */
@@ -166,6 +167,8 @@ export class RabbitmqConsumption implements Consumption {
 interface InHand {
   readonly channel: Channel;
   readonly message: ConsumeMessage;
+  /** How often it was delivered before. */
+  readonly times: number;
 }
 
 /** One queue, consumed on one connection. */
@@ -184,6 +187,10 @@ class Consuming {
   #waiting: InHand[] = [];
   #turns = 0;
   #isolates = false;
+  #areSuspectsNext = false;
+  /** When the latest message came that was delivered before. */
+  #suspectMono = 0;
+  #isPumpedLater = false;
   #stopped = false;
   #isEnding = false;
   #idle: (() => void) | null = null;
@@ -315,7 +322,9 @@ class Consuming {
       void channel.close().catch(() => {});
       return;
     }
-    this.#waiting.push({ channel, message });
+    const times = timesDelivered(message);
+    if (times > 0) this.#suspectMono = performance.now();
+    this.#waiting.push({ channel, message, times });
     // What comes in one read of the socket shares a turn.
     setImmediate(() => this.#pump());
   }
@@ -323,13 +332,28 @@ class Consuming {
   /** What came together shares a turn. The broker brings no more than `prefetch`, so turns need no limit. */
   #pump(): void {
     if (this.#stopped || this.#isolates || this.#waiting.length === 0) return;
-    const suspects = suspectsOf(this.#waiting, this.#consumer.prefetch);
-    if (suspects.length === 0) return void this.#turn(this.#waiting.splice(0));
-    // They were in hand when a process died: they are handled while nothing else is.
-    if (this.#turns > 0) return;
-    this.#waiting = this.#waiting.filter((one) => !suspects.includes(one));
-    this.#isolates = true;
-    void this.#turn(suspects).finally(() => (this.#isolates = false));
+    const next = nextTurn(this.#waiting, {
+      prefetch: this.#consumer.prefetch,
+      restMs: this.#consumer.restMs ?? 0,
+      quietMs: this.#isEnding ? Infinity : performance.now() - this.#suspectMono,
+      isBusy: this.#turns > 0,
+      areSuspectsNext: this.#areSuspectsNext,
+    });
+    if (next.taken === null) return this.#pumpIn(next.againInMs);
+    const taken = new Set(next.taken);
+    this.#waiting = this.#waiting.filter((one) => !taken.has(one));
+    this.#areSuspectsNext = !next.isIsolated && this.#waiting.length > 0;
+    this.#isolates = next.isIsolated;
+    void this.#turn([...taken]).finally(() => next.isIsolated && (this.#isolates = false));
+  }
+
+  #pumpIn(ms: number | null): void {
+    if (ms === null || this.#isPumpedLater) return;
+    this.#isPumpedLater = true;
+    void after(ms, this.#hurry.signal).then(() => {
+      this.#isPumpedLater = false;
+      this.#pump();
+    });
   }
 
   async #turn(inHand: readonly InHand[]): Promise<void> {
@@ -349,10 +373,10 @@ class Consuming {
   }
 
   /** Null: it could not be handled for so long that others should try. */
-  async #handled(inHand: readonly InHand[]): Promise<readonly ("ack" | "requeue")[] | null> {
-    const deliveries = inHand.map(({ message }) => deliveryOf(message));
+  async #handled(inHand: readonly InHand[]): Promise<readonly Verdict[] | null> {
+    const deliveries = inHand.map(({ message, times }) => deliveryOf(message, times));
     const since = performance.now();
-    const keepMs = keptInHandMs(Math.max(...deliveries.map(({ redelivered }) => redelivered)));
+    const keepMs = keptInHandMs(Math.max(...inHand.map(({ times }) => times)));
     for (let pauseMs = 50; ; pauseMs = Math.min(MAX_HANDLE_PAUSE_MS, pauseMs * 2)) {
       try {
         return await this.#consumer.handle(deliveries);
@@ -371,24 +395,13 @@ export function keptInHandMs(redelivered: number): number {
 }
 
 /** An acknowledgement on a channel that died is refused: its message comes again. */
-function answer(channel: Channel, message: ConsumeMessage, verdict: "ack" | "requeue"): void {
+function answer(channel: Channel, message: ConsumeMessage, verdict: Verdict): void {
   try {
     if (verdict === "ack") channel.ack(message);
-    else channel.nack(message, false, true);
+    else if (verdict !== "keep") channel.nack(message, false, verdict === "requeue");
   } catch {
     // The channel is closed.
   }
-}
-
-/**
- * Those that were delivered most often, as many as may be handled at once: half of what a process takes after one death, a quarter after two, until the
- * message that ends processes is alone.
- */
-function suspectsOf(waiting: readonly InHand[], prefetch: number): InHand[] {
-  const times = Math.max(...waiting.map(({ message }) => timesDelivered(message)));
-  if (times === 0) return [];
-  const together = Math.max(1, Math.floor(prefetch / 2 ** times));
-  return waiting.filter(({ message }) => timesDelivered(message) === times).slice(0, together);
 }
 
 function timesDelivered({ fields, properties }: ConsumeMessage): number {
@@ -396,7 +409,7 @@ function timesDelivered({ fields, properties }: ConsumeMessage): number {
   return Number.isInteger(counted) && counted > 0 ? counted : fields.redelivered ? 1 : 0;
 }
 
-function deliveryOf(message: ConsumeMessage): Delivery {
+function deliveryOf(message: ConsumeMessage, times: number): Delivery {
   const headers = (message.properties.headers ?? {}) as Record<string, unknown>;
   const [death] = (headers["x-death"] ?? []) as readonly { queue?: unknown; reason?: unknown }[];
   const id: unknown = message.properties.messageId;
@@ -404,7 +417,7 @@ function deliveryOf(message: ConsumeMessage): Delivery {
     body: message.content,
     headers,
     messageId: typeof id === "string" && id !== "" ? id : null,
-    redelivered: timesDelivered(message),
-    died: death ? `dead-lettered by ${String(death.queue)}: ${String(death.reason)}` : null,
+    redelivered: times,
+    died: death ? { queue: String(death.queue), reason: String(death.reason) } : null,
   };
 }

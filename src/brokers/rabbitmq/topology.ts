@@ -5,8 +5,10 @@ import type { WiredKind, Wire } from "../../stores/broker.ts";
 import { type Channel, deadline } from "./connection.ts";
 
 export const EXCHANGE = "outlive.collections";
-/** After this many deliveries the broker dead-letters a message itself. We give up sooner, with a reason. */
+/** After this many deliveries the broker dead-letters a message itself. We move it sooner. */
 const DELIVERY_LIMIT = 50;
+/** Of the parked queue. RabbitMQ 4 would drop a message after 20. */
+const NO_LIMIT = 1_000_000_000;
 
 export function queuesOf(kind: string): { readonly header: string; readonly part: string; readonly parked: string } {
   return { header: `outlive.${kind}.header`, part: `outlive.${kind}.part`, parked: `outlive.${kind}.parked` };
@@ -46,7 +48,10 @@ export async function declareKind(channel: Channel, shown: string, wired: WiredK
   const call = <T>(doing: string, made: Promise<T>): Promise<T> => deadline(made, shown, doing);
   await call(
     `declaring the queue ${parked}`,
-    channel.assertQueue(parked, { durable: true, arguments: { "x-queue-type": "quorum" } }),
+    channel.assertQueue(parked, {
+      durable: true,
+      arguments: { "x-queue-type": "quorum", "x-delivery-limit": NO_LIMIT },
+    }),
   );
   if (wired.queues === "per-collection") return;
   await call(`declaring the exchange ${EXCHANGE}`, channel.assertExchange(EXCHANGE, "topic", { durable: true }));

@@ -1,0 +1,171 @@
+// A message that ends every process that handles it, on a real broker with real deaths: it is parked with a reason after its limit, and everything else is stored
+// meanwhile. Deliveries that only raise a count are made by the test, which takes the message and returns it; each death that decides something is real.
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import amqplib, { type ConfirmChannel } from "amqplib";
+import { MAX_ALONE, MAX_IN_COMPANY, MAX_PARKINGS } from "../../src/collections/messages.ts";
+import { collection, type Engine, job } from "../../src/index.ts";
+import { rabbitmq } from "../../src/rabbitmq.ts";
+import { POISON } from "../support/collection-jobs.ts";
+import { type Child, Place, untilTrue } from "../support/processes.ts";
+import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
+
+/** Less than a process holds: the first is the one that ends processes. */
+const PARTS = 12;
+const RESULTS = 3;
+
+class Poisoned {
+  readonly place: Place;
+  readonly kind: string;
+  readonly broker: string;
+  readonly channel: ConfirmChannel;
+  readonly engine: Engine;
+
+  private constructor(place: Place, kind: string, broker: string, channel: ConfirmChannel, engine: Engine) {
+    [this.place, this.kind, this.broker, this.channel, this.engine] = [place, kind, broker, channel, engine];
+  }
+
+  static async begin(t: TestContext): Promise<Poisoned> {
+    const broker = await sharedRabbitmq();
+    const [place, kind] = [new Place(t), freshKind()];
+    const own = rabbitmq(broker);
+    await own.prepare({ kind, queues: "shared" }, "");
+    await own.close();
+    const model = await amqplib.connect(broker);
+    model.on("error", () => {});
+    const channel = await model.createConfirmChannel();
+    await channel.assertQueue(`${kind}.results`, { durable: true, arguments: { "x-queue-type": "quorum" } });
+    t.after(async () => {
+      for (const queue of ["part", "header", "parked"]) await channel.deleteQueue(`outlive.${kind}.${queue}`);
+      await channel.deleteQueue(`${kind}.results`);
+      await model.close();
+    });
+    const scan = collection(kind, { series: ["files"] });
+    const engine = await place.engine({ jobs: [scan, job(`${kind}-result`)], blobs: join(place.folder, "blobs") });
+    await engine.collect(scan, null, { id: "tx", expect: { files: PARTS + 1 } });
+    return new Poisoned(place, kind, broker, channel, engine);
+  }
+
+  async part(ordinal: number, body = `part ${ordinal}`): Promise<void> {
+    this.channel.publish("outlive.collections", `${this.kind}.part`, Buffer.from(body), {
+      persistent: true,
+      mandatory: true,
+      headers: { "outlive-collection": "tx", "outlive-series": "files", "outlive-ordinal": ordinal },
+    });
+    await this.channel.waitForConfirms();
+  }
+
+  /** Takes the first message of a queue and returns it, until it was delivered so often. */
+  async raise(queue: "part" | "parked", times: number): Promise<void> {
+    await untilTrue(
+      async () => {
+        const message = await this.channel.get(`outlive.${this.kind}.${queue}`);
+        if (message === false) return -1;
+        assert.equal(message.content.toString(), POISON);
+        this.channel.nack(message, false, true);
+        // This delivery is counted when it comes the next time.
+        return Number(message.properties.headers?.["x-delivery-count"] ?? 0) + 1;
+      },
+      (counted) => counted === times,
+      `it was delivered ${times} times`,
+    );
+  }
+
+  collector(poison: "as a part" | "anywhere"): Child {
+    return this.place.collector({ broker: this.broker, kind: this.kind, poison });
+  }
+
+  async dies(poison: "as a part" | "anywhere"): Promise<void> {
+    assert.equal((await this.collector(poison).exited).signal, "SIGKILL", "it died of the message");
+  }
+
+  async have(): Promise<number> {
+    return (await this.engine.collection("tx"))!.series["files"]!.have;
+  }
+
+  /** Up to where it is parked, with all that must be so on the way. */
+  async untilGivenUp(poison: "as a part" | "anywhere"): Promise<void> {
+    const { engine, channel, kind } = this;
+    await this.part(1, POISON);
+    await this.raise("part", MAX_IN_COMPANY - 1);
+    for (let ordinal = 2; ordinal <= PARTS; ordinal++) await this.part(ordinal);
+    await this.dies(poison);
+    assert.equal(await this.have(), PARTS - 1, "everything else was stored before it was handled");
+    for (let n = 1; n <= RESULTS; n++)
+      channel.sendToQueue(`${kind}.results`, Buffer.from(`{"collection":"r${n}"}`), {
+        persistent: true,
+        messageId: `r${n}`,
+      });
+    await channel.waitForConfirms();
+    // It leaves the queue of parts, and ends a process alone.
+    await this.dies(poison);
+    const { messageCount } = await channel.checkQueue(`outlive.${kind}.part`);
+    assert.equal(messageCount, 0, "it has left the queue of parts");
+    await this.raise("parked", MAX_ALONE - 1);
+    await this.dies(poison);
+    assert.deepEqual(await engine.parked({ kind }), [], "not before its limit");
+  }
+
+  /** Messages of other queues and new parts are handled. */
+  async goesOn(): Promise<void> {
+    await this.part(PARTS + 1);
+    await untilTrue(
+      () => this.have(),
+      (have) => have === PARTS,
+      "a new part is stored",
+    );
+    await untilTrue(
+      () => this.place.effects(),
+      (effects) => Array.from({ length: RESULTS }, (_, n) => effects.get(`result r${n + 1}`)).every((n) => n === 1),
+      "messages of another queue became jobs",
+    );
+    const { series, why } = (await this.engine.collection("tx"))!;
+    assert.equal(series["files"]?.missing, "1");
+    assert.match(why, /files lacks 1 of 13 \(1\); 1 message\(s\) of it are parked/);
+  }
+}
+
+const untilParked = (engine: Engine, kind: string) =>
+  untilTrue(
+    () => engine.parked({ kind }),
+    (all) => all.length > 0,
+    "the message is parked",
+  );
+
+test("a message that ends every process that handles it is parked with its body and a reason, everything else is stored meanwhile, and it can be put again", async (t) => {
+  const poisoned = await Poisoned.begin(t);
+  const { engine, kind } = poisoned;
+  await poisoned.untilGivenUp("as a part");
+  poisoned.collector("as a part");
+  const parked = await untilParked(engine, kind);
+  assert.deepEqual(
+    parked.map(({ collection: id, series, ordinal, bytes }) => [id, series, ordinal, bytes]),
+    [["tx", "files", 1, POISON.length]],
+  );
+  assert.match(
+    parked[0]!.reason,
+    /^it was handled alone 14 times and never finished: its handling may end the process$/,
+  );
+  await poisoned.goesOn();
+  assert.equal(await engine.retryParked(parked[0]!), "accepted", "with what was wrong repaired");
+  assert.equal((await engine.collection("tx"))?.series["files"]?.missing, "");
+});
+
+test("a message whose body can't even be parked, because storing it ends the process, is shown with the reason, stays with the broker, and ends no more of them", async (t) => {
+  const poisoned = await Poisoned.begin(t);
+  const { engine, kind, channel } = poisoned;
+  await poisoned.untilGivenUp("anywhere");
+  await poisoned.raise("parked", MAX_ALONE + MAX_PARKINGS - 1);
+  await poisoned.dies("anywhere");
+  assert.deepEqual(await engine.parked({ kind }), [], "it died before it could say so");
+  const last = poisoned.collector("anywhere");
+  const [row] = await untilParked(engine, kind);
+  assert.deepEqual([row!.ordinal, row!.blob], [1, null]);
+  assert.match(row!.reason, /and so may storing its body: it is the first message of the broker's parked queue$/);
+  await poisoned.goesOn();
+  last.kill();
+  await last.exited;
+  await poisoned.raise("parked", MAX_ALONE + MAX_PARKINGS + 2);
+  assert.equal((await channel.checkQueue(`outlive.${kind}.parked`)).messageCount, 1, "nothing of it is lost");
+});
