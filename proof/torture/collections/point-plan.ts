@@ -48,6 +48,6 @@ export function collectionOf(kind: string, point: Point) {
     message: { max: "1MB" },
     memory: "1MB",
     retry: { attempts: 100, crashes: 20, backoff: { base: "10ms", max: "200ms" } },
-    ...(isAbandoned(point) && { abandonAfter: { idle: "1s" }, keep: "1ms" }),
+    ...(isAbandoned(point) && { keep: "1ms" }),
   });
 }

@@ -59,7 +59,7 @@ export async function killAtPoints(options: PointsOptions): Promise<string[]> {
   for (const { kind } of cases) await engine.collect(contracts.get(kind)!, null, { id: idOf(kind) });
   await send(broker.url, cases);
   for (const one of cases) one.startWorker();
-  await Promise.all(cases.map((one) => until(() => existsSync(one.at), `${one.point} is reached`)));
+  await Promise.all(cases.map((one) => one.untilThere(engine)));
   if (victim === "worker" || victim === "worker and broker") await Promise.all(cases.map((one) => one.stop()));
   for (const server of [victim === "store" ? store : null, /broker/.test(victim) ? broker.server : null]) {
     await server?.kill();
@@ -109,6 +109,19 @@ class Case {
     const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "inherit"] });
     this.#worker = child;
     child.once("exit", () => this.#worker === child && (this.#worker = null));
+  }
+
+  async untilThere(engine: Engine): Promise<void> {
+    if (isAbandoned(this.point)) {
+      const id = idOf(this.kind);
+      const isReady = async (): Promise<boolean> => {
+        const { expected, have } = (await engine.collection(id))!.series["files"]!;
+        return expected === PARTS && have === PARTS - 1;
+      };
+      await until(isReady, "it is announced, and all parts but one are stored");
+      await engine.abandonCollection(id);
+    }
+    await until(() => existsSync(this.at), `${this.point} is reached`);
   }
 
   async stop(): Promise<void> {
