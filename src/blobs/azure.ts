@@ -58,6 +58,7 @@ export function azure(options: AzureOptions): BlobStore {
 }
 
 class AzureBlobs extends RemoteBlobs<Container> implements BlobStore {
+  readonly uri?: string;
   protected readonly maxParts = 50_000;
   readonly #options: AzureOptions;
 
@@ -65,6 +66,8 @@ class AzureBlobs extends RemoteBlobs<Container> implements BlobStore {
     const { container, url, client } = options;
     super(`the Azure container ${client?.containerName ?? container ?? nameIn(url!)}`, options);
     this.#options = options;
+    const address = addressOf(options);
+    if (address !== null) this.uri = `${address}/${this.prefix}`;
   }
 
   protected async open(): Promise<Container> {
@@ -214,6 +217,25 @@ const BY_STATUS: Readonly<Record<number, Words>> = {
   404: [ErrorCode.blobsMissing, "Create the container, or correct its name and account."],
   503: [ErrorCode.blobsUnreachable, "The server is overloaded or starts up. Try again later."],
 };
+
+/** Of the container, without a signature. Null: it is not known before its client is made. */
+function addressOf({ container, connectionString, url, client }: AzureOptions): string | null {
+  const given = url ?? (client as { readonly url?: unknown } | undefined)?.url;
+  if (typeof given === "string") {
+    const { origin, pathname } = URL.parse(given) ?? {};
+    return origin === undefined || pathname === undefined ? null : origin + pathname.replace(/\/$/, "");
+  }
+  const named = (name: string): string | undefined =>
+    new RegExp(`(?:^|;)${name}=([^;]+)`, "i").exec(connectionString ?? "")?.[1];
+  const [endpoint, account] = [named("BlobEndpoint"), named("AccountName")];
+  if (endpoint !== undefined) return `${endpoint.replace(/\/$/, "")}/${container}`;
+  if (account === undefined) return null;
+  const [protocol, suffix] = [
+    named("DefaultEndpointsProtocol") ?? "https",
+    named("EndpointSuffix") ?? "core.windows.net",
+  ];
+  return `${protocol}://${account}.blob.${suffix}/${container}`;
+}
 
 /** The last part of the path, without a signature. */
 function nameIn(url: string): string {

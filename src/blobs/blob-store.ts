@@ -7,6 +7,9 @@ export interface BlobStore {
   /** Where the blobs are, for messages and logs. Never holds a secret. */
   readonly place: string;
 
+  /** What a key is appended to for the URI of its blob, for programs that read it themselves. Never holds a secret. Omitted: there is none. */
+  readonly uri?: string;
+
   /**
    * Stores `data` durably under `key`. Atomic: until it resolves a reader finds nothing or what was there before, afterwards the
    * whole; killed or failed at any point it leaves the key as it was. Repeating it is safe.

@@ -57,6 +57,7 @@ export function s3(options: S3Options): BlobStore {
 }
 
 class S3Blobs extends RemoteBlobs<Client> implements BlobStore {
+  readonly uri: string;
   protected readonly maxParts = 10_000;
   readonly #options: S3Options;
   readonly #bucket: string;
@@ -65,6 +66,7 @@ class S3Blobs extends RemoteBlobs<Client> implements BlobStore {
     super(`the S3 bucket ${options.bucket}`, options);
     this.#options = options;
     this.#bucket = options.bucket;
+    this.uri = `s3://${options.bucket}/${this.prefix}`;
   }
 
   protected async open(): Promise<Client> {

@@ -18,6 +18,7 @@ export interface PartBlobs {
   delete(keys: readonly string[]): Promise<void>;
   list(prefix?: string): AsyncIterable<{ readonly key: string }>;
   readonly place: string;
+  readonly uri?: string;
 }
 
 const PLAIN = /^[a-z0-9_-][a-z0-9._-]{0,99}$/;

@@ -177,10 +177,11 @@ export class CollectionWorker {
   async #notification(contract: AnyCollection, row: CollectionRow): Promise<Json> {
     const { collections, blobs } = this.#deps;
     const series: Record<string, Json> = {};
+    const at = (blob: string): { readonly uri?: string } => (blobs?.uri === undefined ? {} : { uri: blobs.uri + blob });
     for (const { name, bytes } of row.series) {
       const parts: Json[] = [];
       for await (const { ordinal, blob, bytes: size, sha256: hash } of partsOf(collections, row.id, name))
-        parts.push({ ordinal, blob, bytes: size, sha256: hash });
+        parts.push({ ordinal, blob, ...at(blob), bytes: size, sha256: hash });
       series[name] = { bytes, parts };
     }
     const { id, kind } = row;
@@ -191,7 +192,7 @@ export class CollectionWorker {
     const blob = manifestOf(kind, id);
     const data = Buffer.from(text);
     await needBlobs(blobs, contract.name).put(blob, data);
-    return { ...head, manifest: { blob, bytes: data.length, sha256: sha256(data) } };
+    return { ...head, manifest: { blob, ...at(blob), bytes: data.length, sha256: sha256(data) } };
   }
 
   /** After it was abandoned or cancelled. */

@@ -5,6 +5,7 @@ import fs, {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readFileSync,
   readdirSync,
   rmSync,
   statSync,
@@ -15,7 +16,7 @@ import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { type BlobStore, fileSystem, openBlobs, verified } from "../../src/blobs.ts";
+import { azure, type BlobStore, fileSystem, openBlobs, s3, verified } from "../../src/blobs.ts";
 import type { StagedBlob, StagingBlobs } from "../../src/blobs/staging.ts";
 import { ErrorCode } from "../../src/index.ts";
 import { says } from "../engine/engines.ts";
@@ -219,4 +220,24 @@ test("openBlobs takes a folder or a store, and refuses the rest", (t) => {
   for (const given of ["s3://bucket", "https://x", "", null, {}, 7])
     assert.throws(() => openBlobs(given as string), says(ErrorCode.optionInvalid));
   assert.equal(dirname(openBlobs("./blobs").place.replace("the folder ", "")), process.cwd());
+});
+
+test("a key has an address that another program can read; those of other stores hold no secret", async (t) => {
+  const blobs = fileSystem({ folder: place(t) });
+  await blobs.put("a/b-1", Buffer.from("bytes"));
+  assert.equal(readFileSync(new URL(`${blobs.uri}a/b-1`), "utf8"), "bytes");
+  const key = "AccountKey=c2VjcmV0";
+  const connectionString = `DefaultEndpointsProtocol=https;AccountName=acme;${key};EndpointSuffix=core.windows.net`;
+  const addresses = [
+    s3({ bucket: "jobs", prefix: "blobs/" }).uri,
+    azure({ container: "jobs", connectionString }).uri,
+    azure({ container: "jobs", connectionString: `AccountName=a;${key};BlobEndpoint=http://127.0.0.1:1/a` }).uri,
+    azure({ url: "https://acme.blob.core.windows.net/jobs?sig=secret", prefix: "x/" }).uri,
+  ];
+  assert.deepEqual(addresses, [
+    "s3://jobs/blobs/",
+    "https://acme.blob.core.windows.net/jobs/",
+    "http://127.0.0.1:1/a/jobs/",
+    "https://acme.blob.core.windows.net/jobs/x/",
+  ]);
 });

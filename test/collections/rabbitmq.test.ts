@@ -1,7 +1,7 @@
 // Collections from a real RabbitMQ: the wire as producers see it, every bad message with its reason, and what a consumer on Outlive gets.
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
@@ -139,7 +139,7 @@ test("CR-07 a producer is asked with the names of the queues, sends header and p
   assert.ok(notified);
   const body = JSON.parse(notified.content.toString()) as {
     collection: string;
-    series: Record<string, { parts: { ordinal: number; bytes: number; sha256: string; blob: string }[] }>;
+    series: Record<string, { parts: { ordinal: number; bytes: number; sha256: string; uri: string }[] }>;
   };
   assert.equal(notified.properties.messageId, "tx-1:complete");
   assert.deepEqual(
@@ -152,7 +152,9 @@ test("CR-07 a producer is asked with the names of the queues, sends header and p
       ],
     ],
   );
-  assert.equal(body.series["files"]!.parts[0]!.sha256, createHash("sha256").update("one").digest("hex"));
+  const { sha256, uri } = body.series["files"]!.parts[0]!;
+  assert.equal(sha256, createHash("sha256").update("one").digest("hex"));
+  assert.equal(readFileSync(new URL(uri), "utf8"), "one", "its address can be read without Outlive");
 });
 
 test("a notification that would be longer than 1 MB names a manifest in the blob store, which lists every part in order", async (t) => {

@@ -1,8 +1,9 @@
 // Blobs as files in a folder of a local disk. A put writes a file of its own in `.incoming`, syncs it, renames it to its key, and
 // syncs the folder: after a power loss the whole blob is there or nothing. Nothing is locked; any number of processes may share it.
-import { closeSync, constants, openSync, renameSync, type Stats, write as writeCall } from "node:fs";
+import { closeSync, constants, open as openCall, renameSync, type Stats, write as writeCall } from "node:fs";
 import { type FileHandle, lstat, mkdir, open, readdir, realpath, statfs, unlink } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import { networkFilesystem } from "../../platform/filesystem.ts";
@@ -58,9 +59,11 @@ export function fileSystem(options: FileSystemOptions): BlobStore {
 }
 
 const writeSome = promisify(writeCall);
+const openFile = promisify(openCall);
 
 class FileSystemBlobs implements BlobStore, StagingBlobs {
   readonly place: string;
+  readonly uri: string;
   readonly #folder: string;
   readonly #allowNetwork: boolean;
   #opened: Promise<Folders> | undefined;
@@ -78,6 +81,7 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
     this.#folder = resolve(folder);
     this.#allowNetwork = allowNetworkFilesystem;
     this.place = `the folder ${this.#folder}`;
+    this.uri = `${pathToFileURL(this.#folder).href}/`;
   }
 
   async put(key: string, data: BlobData, expected?: BlobExpectation): Promise<BlobContent> {
@@ -258,11 +262,11 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
 
   async #create(path: string, flags: string | number = "wx"): Promise<number> {
     try {
-      return openSync(path, flags, 0o600);
+      return await openFile(path, flags, 0o600);
     } catch (thrown) {
       if (codeOf(thrown) !== "ENOENT") throw thrown;
       await mkdir(dirname(path), { mode: 0o700 }).catch(unlessThere);
-      return openSync(path, flags, 0o600);
+      return await openFile(path, flags, 0o600);
     }
   }
 
