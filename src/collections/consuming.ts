@@ -21,7 +21,7 @@ const TURN_MS = 200;
 /** How many of them one process consumes. */
 const MAX_OWN = 1_000;
 const JOBS_PREFETCH = 100;
-/** After so many deliveries a message for a job is parked: the check of its input may have ended the process each time. */
+/** After this many deliveries a message for a job is parked: the check of its input may have ended the process each time. */
 const MAX_DELIVERIES = 20;
 
 export interface ConsumingDeps {

@@ -10,13 +10,13 @@ import type { AnyCollection } from "./contract.ts";
 import type { IncomingPart, Intake } from "./intake.ts";
 
 /**
- * A message that was in hand when so many processes died leaves its queue: from then on it is handled one at a time, so that it holds up no other, and a
+ * A message that was in hand when this many processes died leaves its queue: from then on it is handled one at a time, so that it holds up no other, and a
  * further death is its own. Most deaths have another cause, and then one delivery more is enough.
  */
 export const MAX_IN_COMPANY = 4;
-/** After so many deliveries alone it is parked: its handling may have ended the process each time. */
+/** After this many deliveries alone it is parked: its handling may have ended the process each time. */
 export const MAX_ALONE = 14;
-/** And after so many more without its body, because storing that may end the process, too. Then the message stays with the broker. */
+/** And after this many more without its body, because storing that may end the process, too. Then the message stays with the broker. */
 export const MAX_PARKINGS = 3;
 /** How long one that may have ended a process alone waits for what comes from other queues. */
 const ALONE_REST_MS = 250;

@@ -11,8 +11,8 @@ import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
 import { RedisServer } from "../support/redis.ts";
 
 const SAMPLE = {
-  worker: ["after put", "after the last commit", "in clean-up"],
-  store: ["before ack", "after the end"],
+  worker: ["after the last commit", "in clean-up"],
+  store: ["before ack"],
 } as const satisfies Record<string, readonly Point[]>;
 
 for (const [victim, points] of Object.entries(SAMPLE) as [keyof typeof SAMPLE, readonly Point[]][])

@@ -288,8 +288,9 @@ class FileSystemBlobs implements BlobStore, StagingBlobs {
 }
 
 /**
- * Writes, syncs and closes. Of a put's calls only those that move bytes wait for a thread of the pool, of which Node has four: the small ones, each of a
- * few µs, would queue behind the syncs of other puts.
+ * Writes, syncs and closes. Of a put's calls those that move bytes wait for a thread of the pool, of which Node has four, and the one that creates the file, which
+ * stands behind commits of the journal: 0.83 ms of the event loop for each file, with eight puts at once. The others, each of a few µs, would queue behind
+ * the syncs of other puts.
  */
 async function write(fd: number, key: string, data: BlobData, meter: Meter): Promise<void> {
   const early = new EarlySync(fd);
