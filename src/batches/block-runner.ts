@@ -65,7 +65,8 @@ interface Shared {
 
 async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void> {
   const { deps, run, ends } = shared;
-  const { settings } = deps.contract;
+  const { settings, handlers } = deps.contract;
+  const each: EachRow = { common: shared.common, handler: handlers.row! };
   const isSuspect = run.job.counters.crashes >= CRASHES_BEFORE_MARKS;
   const marksEach = isSuspect || settings.mark === "row";
   const startedMono = deps.clock.mono();
@@ -75,35 +76,37 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
   /** Not while no row has ended: a block whose first rows are slow would never come to the others. */
   const isLongEnough = (): boolean =>
     ends.count > 0 && deps.clock.mono() - startedMono >= settings.blockForMs && next < rows.length;
-  const runNext = (): void | Promise<void> => {
-    const row = rows[next++]!;
-    if (marksEach) return runMarked(row);
-    const returned = call(shared, row);
-    if (!(returned instanceof Promise)) return note(row, returned);
-    ends.arm();
-    return returned.then((thrown) => {
-      note(row, thrown);
-      ends.arm();
-    });
-  };
-  const runMarked = async (row: BlockRow): Promise<void> => {
-    if (isSuspect) await run.beginRow(row.index);
-    note(row, await call(shared, row));
-    await ends.flush();
-  };
   const note = (row: BlockRow, thrown: Thrown): void => {
     if (thrown === null) ends.succeed(row);
     else if (thrown.error instanceof TerminalError) ends.fail(row, thrown.error);
     else if (thrown.error instanceof RetryLater) later = longest(later, thrown.error);
     else failed.push(failedRow(row, thrown.error));
   };
+  const runMarked = async (row: BlockRow): Promise<void> => {
+    if (isSuspect) await run.beginRow(row.index);
+    note(row, await call(each, row));
+    await ends.flush();
+  };
+  const runSlowly = async (row: BlockRow, returned: Promise<Thrown>): Promise<void> => {
+    ends.arm();
+    note(row, await returned);
+    ends.arm();
+  };
   const lane = async (): Promise<void> => {
     while (next < rows.length && !run.isInterrupted && !isLongEnough()) {
-      const running = runNext();
-      if (running) await running;
+      const row = rows[next++]!;
+      if (marksEach) {
+        await runMarked(row);
+        continue;
+      }
+      const returned = call(each, row);
+      // Most rows of a fast handler end here.
+      if (returned === null) ends.succeed(row);
+      else if (returned instanceof Promise) await runSlowly(row, returned);
+      else note(row, returned);
     }
   };
-  await Promise.all(Array.from({ length: isSuspect ? 1 : settings.atOnce }, lane));
+  await (isSuspect || settings.atOnce === 1 ? lane() : Promise.all(Array.from({ length: settings.atOnce }, lane)));
   if (run.isInterrupted) throw run.signal.reason;
   if (next < rows.length)
     throw new RetryLater("0ms", `${rows.length - next} rows are left after ${settings.blockForMs} ms`);
@@ -111,18 +114,31 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
   if (later) throw later;
 }
 
+interface EachRow {
+  readonly common: CommonRun;
+  /** Read once: the contract makes its handlers into an object of its own each time. */
+  readonly handler: NonNullable<AnyBatch["handlers"]["row"]>;
+}
+
 /** What a row threw; null: nothing. An own type, because anything may be thrown. */
 type Thrown = { readonly error: unknown } | null;
 
-function call({ deps, common }: Shared, row: BlockRow): Thrown | Promise<Thrown> {
-  const thrown = (error: unknown): Thrown => (row.hasEnded ? null : { error });
+function call({ handler, common }: EachRow, row: BlockRow): Thrown | Promise<Thrown> {
   try {
-    const returned = deps.contract.handlers.row!(row as never, new OneRun(common, row) as never);
-    if (returned instanceof Promise) return returned.then(() => null, thrown);
-    return null;
+    const returned = handler(row as never, new OneRun(common, row) as never);
+    return returned instanceof Promise
+      ? returned.then(
+          () => null,
+          (error: unknown) => thrownBy(row, error),
+        )
+      : null;
   } catch (error) {
-    return thrown(error);
+    return thrownBy(row, error);
   }
+}
+
+function thrownBy(row: BlockRow, error: unknown): Thrown {
+  return row.hasEnded ? null : { error };
 }
 
 function longest(one: RetryLater | undefined, other: RetryLater): RetryLater {
@@ -339,14 +355,16 @@ class Ends {
 
   succeed(row: BlockRow): void {
     if (row.hasEnded) return;
+    row.hasEnded = true;
     this.#succeeded.push(row);
-    this.#ended(row);
+    this.count++;
   }
 
   fail(row: BlockRow, thrown: unknown): void {
     if (row.hasEnded) return;
+    row.hasEnded = true;
     this.#failed.push(failedRow(row, thrown));
-    this.#ended(row);
+    this.count++;
   }
 
   /** They have not succeeded. */
@@ -354,11 +372,6 @@ class Ends {
     this.#succeeded = this.#succeeded.filter((row) => !rows.includes(row));
     for (const row of rows) row.hasEnded = false;
     this.count -= rows.length;
-  }
-
-  #ended(row: BlockRow): void {
-    row.hasEnded = true;
-    this.count++;
   }
 
   /** What has ended is durable within MARK_MS. Called where other work may follow: rows that end without waiting for anything end with their block. */

@@ -576,13 +576,18 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
 const HEARTBEAT: AttemptWrite = { type: "heartbeat" };
 
-/** The rows end with the change, whichever of its forms is applied. */
+/** The rows end with the change, whichever of its forms is applied. Those without a mark succeed with their block, so most successes have nothing to add. */
 function withRows(change: transitions.Change, pending: RowEnds | null): transitions.Change {
   const own = change.rows;
-  if (pending === null && own === undefined) return change;
+  if (own === undefined && (pending === null || (change.to === "succeeded" && hasOnlySuccesses(pending))))
+    return change;
   const rows = bothEnds(pending ?? NO_ENDS, own ?? NO_ENDS);
   const { ifCancelled } = change;
   return { ...change, rows, ...(ifCancelled && { ifCancelled: { ...ifCancelled, rows: pending ?? NO_ENDS } }) };
+}
+
+function hasOnlySuccesses({ failed, outputs }: RowEnds): boolean {
+  return failed.length + outputs.length === 0;
 }
 
 /** Only then it is asked what it was planned for. An id of the user's may look the same, and has no occurrence. */

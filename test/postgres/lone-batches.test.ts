@@ -114,6 +114,23 @@ test("a submitter that dies after its first blocks leaves the move to the next t
   assert.ok(turns <= 4, `each turn moves a thousand: ${turns} turns`);
 });
 
+test("a batch that SQL submits takes turns with the one that was alone, and its key is that of core", async (t) => {
+  const { store, worker, query } = await withBatch(t, 200);
+  await store.declare([kind("mail:done")]);
+  const [{ batch_id: id }] = (await query(
+    "SELECT batch_id FROM outlive.submit('mail', (SELECT jsonb_agg(n) FROM generate_series(1, 500) n))",
+  )) as [{ batch_id: string }];
+  const { id: ring } = jobKey(FAIR, id);
+  assert.deepEqual(await query("SELECT DISTINCT ring::float8, fair::float8 FROM outlive.extras"), [
+    { ring, fair: ring },
+  ]);
+  let found = 0;
+  for (let turn = 0; found === 0 && turn < 2; turn++) found = countOf(await worker.claim(room), id);
+  assert.ok(found > 0, "it waits for one round, and not for 200 blocks");
+  await store.operate.pauseKey!(jobKey(FAIR, id), { reason: "unpaid", forMs: null });
+  assert.equal(countOf(await worker.claim(room), id), 0);
+});
+
 test("nothing of a paused batch starts, and its blocks start again when it is resumed", async (t) => {
   const { store, worker, query } = await withBatch(t, 30);
   const running = await worker.claim(room);

@@ -65,7 +65,7 @@ const POSTGRES_STEPS = [
   "plain jobs 753c6ecb8c94779",
   "keyed jobs in bulk d623bf8713e7254",
   "input hash 0415654d770faeb",
-  "lone batches 876ffbe356024d6",
+  "lone batches df075ba99879146",
 ];
 
 const EDITED =

@@ -11,7 +11,8 @@ export const batchEnd: Metric = {
   names: ["batchEndMs"],
   async run(bench) {
     const batches = bench.pick(300, 30);
-    const program = await bench.start("batches", { url: await bench.store.place(), concurrency: 10, works: true });
+    const data = { url: await bench.store.place(), concurrency: 10, works: true, timed: true };
+    const program = await bench.start("batches", data);
     return bench.during([program], async () => {
       const took: number[] = [];
       for (let n = 0; n < batches; n++) {

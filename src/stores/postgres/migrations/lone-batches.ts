@@ -2,8 +2,9 @@
 // them without a look at the gate, and neither their claim nor their end writes anything for their key. When another batch comes, or the key gets a
 // limit or a pause, they go to the gate (to_gate), and turns decide. At the gate a block of a lone batch cost the server twice what a plain job does.
 //
-// Who is alone is a row of lone_batches. An append holds it shared until its blocks are committed, so that a transaction that moves the blocks, and holds it alone,
-// misses none; and an append that does not find its batch there brings its blocks to the gate.
+// Who is alone is a row of lone_batches. Whatever makes blocks ready (an append, the return of a block) holds it shared until that is committed, so that a
+// transaction that moves the blocks, and holds it alone, misses none. What does not find its batch there, or can't have the row at once, brings its blocks to
+// the gate, where a block is always right. So only a limit or a pause waits, and nothing that it waits for waits for it.
 import type { Migration } from "../migrate.ts";
 import { noteFairMove } from "./fairness.ts";
 import { LANE, STATE } from "./frozen.ts";
@@ -11,6 +12,7 @@ import { PLACE } from "./keys.ts";
 import { addBlockJobs } from "./batches.ts";
 import { bounds, noteEndsWithoutWakes } from "./open-gates.ts";
 import { replacing } from "./seed-views.ts";
+import { submitFunction } from "./submit.ts";
 
 export const LONE_TABLES = ["lone_batches"] as const;
 
@@ -20,6 +22,7 @@ const FUNCTIONS = [
   "to_gate(integer, integer)",
   "bound_batch(bigint)",
   "is_alone(bigint, integer, bigint)",
+  "ring_of(text)",
 ] as const;
 
 export const loneBatches: Migration = {
@@ -36,6 +39,8 @@ export const loneBatches: Migration = {
       addUnratedBlocks(schema),
       noteMoveOfBlocks(schema),
       noteEndsWithoutExtras(schema),
+      ringOf(schema),
+      submitAtGate(schema),
       grants(schema),
     ].join("\n"),
   down: (schema) => `
@@ -43,6 +48,7 @@ export const loneBatches: Migration = {
   ${noteFairMove(schema)}
   ${noteEndsWithoutWakes(schema)}
   ${replacing(addBlockJobs(schema))}
+  ${replacing(submitFunction(schema))}
   ${FUNCTIONS.map((name) => `DROP FUNCTION ${schema}.${name};`).join("\n  ")}
   DROP TABLE ${schema}.lone_batches;
   ALTER TABLE ${schema}.batch_state DROP COLUMN ring;`,
@@ -66,13 +72,20 @@ function keyedBlocks(schema: string): string {
   $$;`;
 }
 
-/** SQL: blocks of a batch that wait among the ready jobs and have no key. */
-const unkeyed = (
-  schema: string,
-  kind: string,
-  batch: string,
-): string => `${schema}.jobs j JOIN ${schema}.blocks b ON b.job = j.seq AND b.batch = ${batch}
-      WHERE j.kind = ${kind} AND j.state = ${STATE.queued} AND j.lane = ${LANE.open} AND NOT EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.job = j.seq AND e.key1 IS NOT NULL)`;
+/** SQL: jobs of blocks of a batch that have no key. */
+const unkeyed = (schema: string, batch: string, jobs: string): string =>
+  `${schema}.jobs j JOIN ${schema}.blocks b ON b.job = j.seq AND b.batch = ${batch}
+      WHERE ${jobs} AND NOT EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.job = j.seq AND e.key1 IS NOT NULL)`;
+
+/** SQL: those that wait among the ready jobs. Suspects are not: they wait in another lane, for a worker that may take them. */
+const unkeyedReady = (schema: string, batch: string, kind: string): string =>
+  unkeyed(schema, batch, `j.kind = ${kind} AND j.state = ${STATE.queued} AND j.lane = ${LANE.open}`);
+
+/** SQL: whether another key waits at the gate of the kind than this one. */
+const isCrowded = (schema: string, kind: string, ring: string): string =>
+  [">", "<"]
+    .map((is) => `EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.door = -${kind}::bigint AND e.ring ${is} ${ring})`)
+    .join(" OR ");
 
 function toGate(schema: string): string {
   return `
@@ -85,17 +98,20 @@ function toGate(schema: string): string {
   BEGIN
     SELECT l.batch INTO lone FROM ${schema}.lone_batches l WHERE l.kind = of_kind FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN 0; END IF;
-    moved := ARRAY(SELECT j.seq FROM ${unkeyed(schema, "of_kind", "lone")} ORDER BY j.priority DESC, j.seq LIMIT most FOR NO KEY UPDATE OF j SKIP LOCKED);
+    moved := ARRAY(SELECT j.seq FROM ${unkeyedReady(schema, "lone", "of_kind")} ORDER BY j.priority DESC, j.seq LIMIT most FOR NO KEY UPDATE OF j SKIP LOCKED);
     UPDATE ${schema}.jobs j SET lane = ${LANE.held} WHERE j.seq = ANY (moved);
     PERFORM ${schema}.keyed_blocks(lone, moved, ${PLACE.held}::smallint);
-    IF cardinality(moved) < most AND NOT EXISTS (SELECT 1 FROM ${unkeyed(schema, "of_kind", "lone")}) THEN
+    IF cardinality(moved) < most AND NOT EXISTS (SELECT 1 FROM ${unkeyedReady(schema, "lone", "of_kind")}) THEN
       DELETE FROM ${schema}.lone_batches l WHERE l.kind = of_kind;
     END IF;
     RETURN cardinality(moved);
   END $$;`;
 }
 
-/** Waits for claims and ends that are under way, as a pause does for those of admitted jobs, and sees what they came to. */
+/**
+ * Waits for claims, ends and returns that are under way, as a pause does for those of admitted jobs, and sees what they came to. Suspects and blocks that run
+ * have no key also when the batch is not alone any more.
+ */
 function boundBatch(schema: string): string {
   return `
   -- The key of a batch has a limit or a pause now: blocks that wait go to the gate, and those that run count. In the transaction that bounds the key.
@@ -104,24 +120,26 @@ function boundBatch(schema: string): string {
     lone ${schema}.lone_batches;
     own bigint;
     found bigint[];
-    running bigint[];
   BEGIN
     SELECT * INTO lone FROM ${schema}.lone_batches l WHERE l.ring = of_ring FOR UPDATE;
     IF lone.kind IS NOT NULL THEN
-      found := ARRAY(SELECT j.seq FROM ${unkeyed(schema, "lone.kind", "lone.batch")} ORDER BY j.seq FOR NO KEY UPDATE OF j);
+      found := ARRAY(SELECT j.seq FROM ${unkeyedReady(schema, "lone.batch", "lone.kind")} ORDER BY j.seq FOR NO KEY UPDATE OF j);
       UPDATE ${schema}.jobs j SET lane = ${LANE.held} WHERE j.seq = ANY (found);
       PERFORM ${schema}.keyed_blocks(lone.batch, found, ${PLACE.held}::smallint);
       DELETE FROM ${schema}.lone_batches l WHERE l.kind = lone.kind;
     END IF;
     SELECT b.seq INTO own FROM ${schema}.batch_state b WHERE b.ring = of_ring AND b.state < ${COMPLETED};
     IF own IS NULL THEN RETURN; END IF;
-    running := ARRAY(SELECT j.seq FROM ${schema}.jobs j JOIN ${schema}.blocks b ON b.job = j.seq AND b.batch = own WHERE j.state = ${STATE.running}
-      AND NOT EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.job = j.seq AND e.key1 IS NOT NULL) ORDER BY j.seq FOR NO KEY UPDATE OF j);
-    PERFORM ${schema}.keyed_blocks(own, running, ${PLACE.taken}::smallint);
+    found := ARRAY(SELECT j.seq FROM ${unkeyed(schema, "own", `j.state = ${STATE.queued} AND j.lane = ${LANE.alone}`)} ORDER BY j.seq FOR NO KEY UPDATE OF j);
+    UPDATE ${schema}.jobs j SET lane = ${LANE.held} WHERE j.seq = ANY (found);
+    PERFORM ${schema}.keyed_blocks(own, found, ${PLACE.held}::smallint);
+    found := ARRAY(SELECT j.seq FROM ${unkeyed(schema, "own", `j.state = ${STATE.running}`)} ORDER BY j.seq FOR NO KEY UPDATE OF j);
+    PERFORM ${schema}.keyed_blocks(own, found, ${PLACE.taken}::smallint);
   END $$;`;
 }
 
 function isAlone(schema: string): string {
+  const hasRows = `EXISTS (SELECT 1 FROM ${schema}.batch_state b WHERE b.seq = lone AND b.state < ${COMPLETED})`;
   return `
   -- Whether blocks of this batch may wait among the ready jobs. Until the transaction ends nothing bounds its key, and no block of it is moved.
   CREATE FUNCTION ${schema}.is_alone(of_batch bigint, of_kind integer, of_ring bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -130,11 +148,18 @@ function isAlone(schema: string): string {
   BEGIN
     SELECT l.batch INTO lone FROM ${schema}.lone_batches l WHERE l.kind = of_kind;
     IF lone = of_batch THEN
+      -- While another batch waits at the gate nothing is added here: a submitter without a pause would keep the blocks from being moved.
+      IF ${isCrowded(schema, "of_kind", "of_ring")} THEN RETURN false; END IF;
       -- Blocks are being moved at this moment, or it is not alone any more.
       PERFORM 1 FROM ${schema}.lone_batches l WHERE l.kind = of_kind AND l.batch = of_batch FOR SHARE SKIP LOCKED;
       RETURN FOUND;
     END IF;
-    IF EXISTS (SELECT 1 FROM ${schema}.batch_state b WHERE b.seq = lone AND b.state < ${COMPLETED}) THEN RETURN false; END IF;
+    IF ${hasRows} THEN RETURN false; END IF;
+    IF lone IS NOT NULL THEN
+      -- It has ended. Whether it has begun a new round at this moment is asked again while nothing of it can be added.
+      PERFORM 1 FROM ${schema}.lone_batches l WHERE l.kind = of_kind AND l.batch = lone FOR UPDATE SKIP LOCKED;
+      IF NOT FOUND OR ${hasRows} THEN RETURN false; END IF;
+    END IF;
     IF NOT pg_try_advisory_xact_lock_shared(hashtextextended('outlive key ${schema.slice(1, -1)} ' || of_ring, 0)) THEN RETURN false; END IF;
     IF EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.door = -of_kind::bigint)
       OR EXISTS (SELECT 1 FROM ${schema}.jobs j WHERE j.kind = of_kind AND j.state = ${STATE.queued} AND j.lane = ${LANE.open})
@@ -161,11 +186,13 @@ function noteMoveOfBlocks(schema: string): string {
       "    IF own.key1 IS NULL THEN RETURN NULL; END IF;\n",
       `    IF own.key1 IS NULL THEN
       IF NEW.state = ${STATE.queued} AND NEW.lane <> ${LANE.delayed} THEN
-        SELECT b.seq INTO of_batch FROM ${schema}.blocks k JOIN ${schema}.batch_state b ON b.seq = k.batch WHERE k.job = NEW.seq AND b.ring IS NOT NULL
-          AND NOT EXISTS (SELECT 1 FROM ${schema}.lone_batches l WHERE l.kind = NEW.kind AND l.batch = b.seq);
+        SELECT b.seq INTO of_batch FROM ${schema}.blocks k JOIN ${schema}.batch_state b ON b.seq = k.batch WHERE k.job = NEW.seq AND b.ring IS NOT NULL;
         IF FOUND THEN
-          UPDATE ${schema}.jobs j SET lane = ${LANE.held} WHERE j.seq = NEW.seq;
-          PERFORM ${schema}.keyed_blocks(of_batch, ARRAY[NEW.seq], ${PLACE.held}::smallint);
+          PERFORM 1 FROM ${schema}.lone_batches l WHERE l.kind = NEW.kind AND l.batch = of_batch FOR KEY SHARE SKIP LOCKED;
+          IF NOT FOUND THEN
+            UPDATE ${schema}.jobs j SET lane = ${LANE.held} WHERE j.seq = NEW.seq;
+            PERFORM ${schema}.keyed_blocks(of_batch, ARRAY[NEW.seq], ${PLACE.held}::smallint);
+          END IF;
         END IF;
       END IF;
       RETURN NULL;
@@ -183,6 +210,47 @@ function noteEndsWithoutExtras(schema: string): string {
     WITH own AS (UPDATE`,
     )
     .replace("    UPDATE " + schema + ".reruns r SET due", `    END IF;\n    UPDATE ${schema}.reruns r SET due`);
+}
+
+/** As `jobKey` of core makes the number of the key by which the blocks of a batch take turns. */
+function ringOf(schema: string): string {
+  const times = (factor: string, by: string): string => `(${factor} * ${by}) & 4294967295`;
+  // Both are larger than a bigint has room for.
+  const timesLarge = (factor: string, by: string): string => `((${factor})::numeric * ${by} % 4294967296)::bigint`;
+  return `
+  CREATE FUNCTION ${schema}.ring_of(batch text) RETURNS bigint LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  DECLARE
+    a bigint := 2654435769;
+    b bigint := 2246822507;
+    code integer;
+  BEGIN
+    -- "fair", a zero, and the id, which is ASCII.
+    FOREACH code IN ARRAY ARRAY[102, 97, 105, 114, 0] || ARRAY(SELECT ascii(c) FROM regexp_split_to_table(ring_of.batch, '') c) LOOP
+      a := ${times("(a # code)", "668265261")};
+      b := ${times("(b # code)", "374761393")};
+      a := a # (b >> 15);
+      b := b # (a >> 13);
+    END LOOP;
+    a := ${timesLarge("a # (a >> 16)", "2146121005")};
+    b := ${timesLarge("b # (b >> 15)", "2221713035")};
+    RETURN (a # (b >> 16)) * 1048576 + ((b # (a >> 16)) >> 12);
+  END $$;`;
+}
+
+/**
+ * The blocks of a batch that SQL submits take turns like those of any other. They had no key, and passed all that wait at the gate. They never count as alone:
+ * the caller's transaction may last, and nothing may wait for it.
+ */
+function submitAtGate(schema: string): string {
+  return replacing(submitFunction(schema)).replace(
+    "      UPDATE " + schema + ".batch_state b SET rows = total,",
+    `      IF own_kind.fair THEN
+        UPDATE ${schema}.jobs j SET lane = ${LANE.held} FROM ${schema}.job_ids i WHERE i.id = ANY (ids) AND j.seq = i.seq;
+        UPDATE ${schema}.batch_state b SET ring = ${schema}.ring_of(new_batch) WHERE b.seq = batch_seq;
+        PERFORM ${schema}.keyed_blocks(batch_seq, ARRAY(SELECT i.seq FROM ${schema}.job_ids i WHERE i.id = ANY (ids)), ${PLACE.held}::smallint);
+      END IF;
+      UPDATE ${schema}.batch_state b SET rows = total,`,
+  );
 }
 
 /** A role that may use steps may use the table, and one that may end jobs the functions. */

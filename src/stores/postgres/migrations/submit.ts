@@ -27,7 +27,7 @@ export const submit: Migration = {
   down: (schema) => `DROP FUNCTION ${schema}.${SUBMIT_SIGNATURE};`,
 };
 
-function submitFunction(schema: string): string {
+export function submitFunction(schema: string): string {
   return `
   -- A sealed batch of these rows, lines 1, 2, 3, ...; or the batch of this kind that has the key. With the owner's rights, as enqueue.
   CREATE FUNCTION ${schema}.submit(kind text, rows jsonb, key text DEFAULT NULL) RETURNS TABLE (batch_id text, created boolean)
