@@ -1,9 +1,10 @@
 // Maintenance in a thread, both sides. The main thread starts the maintenance thread, publishes the progress of its own
-// loop, and forwards the thread's messages. A maintenance thread that dies is started again; until then, the worker's
-// trust in what it holds runs out. What a store opens inside the thread is in that store's own `maintenance-thread.ts`.
+// loop, and forwards the thread's messages. A maintenance thread that dies, or that does not reach the store when it
+// starts, is started again; until then the main thread sends the heartbeats, or the worker's trust in what it holds runs
+// out. What a store opens inside the thread is in that store's own `maintenance-thread.ts`.
 import { type MessagePort, parentPort, Worker as Thread, workerData } from "node:worker_threads";
 import { idSource } from "../job/enqueue.ts";
-import { toStoredError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
 import {
@@ -39,7 +40,7 @@ interface ThreadDeps<Own> {
 
 interface SpawnedThread {
   readonly thread: Thread;
-  /** Rejects if the thread ends before it is running. */
+  /** Rejects if the thread ends before it is running, with the store's error if it could not open the store. */
   readonly ready: Promise<void>;
   /** Stays settled once the thread has ended: the event fires only once, and may be long past. */
   readonly exited: Promise<void>;
@@ -58,7 +59,12 @@ export async function startMaintenanceThread<Own>(
   host.beatsAt?.(times.beatAt);
   host.contact?.(times.inContact);
   let current = spawn();
-  await current.ready;
+  await current.ready.catch((thrown: unknown) => {
+    // The worker has registered, so the store was there a moment ago: a server that fails over ends no worker.
+    if (!(thrown instanceof OutliveError) || thrown.code !== ErrorCode.storeUnreachable) throw thrown;
+    failed(thrown);
+    restartSoon();
+  });
   times.setLoopAt(clock.mono());
   const stamp = setInterval(() => times.setLoopAt(clock.mono()), STAMP_MS).unref();
 
@@ -95,16 +101,20 @@ export async function startMaintenanceThread<Own>(
     });
     thread.on("error", (thrown) => {
       if (wasReady) failed(thrown);
-      else reject(thrown);
+      else reject(revived(thrown));
     });
     thread.on("exit", (code) => {
       hasExited();
       reject(new Error(`the maintenance thread ended with code ${code} before it was at work`));
       if (!wasReady || stopping) return;
       deps.down?.();
-      clock.after(RESTART_MS, () => void restart());
+      restartSoon();
     });
     return { thread, ready, exited };
+  }
+
+  function restartSoon(): void {
+    clock.after(RESTART_MS, () => void restart());
   }
 
   async function restart(): Promise<void> {
@@ -115,7 +125,7 @@ export async function startMaintenanceThread<Own>(
     } catch (thrown) {
       if (stopping) return;
       failed(thrown);
-      clock.after(RESTART_MS, () => void restart());
+      restartSoon();
     }
   }
 
@@ -141,6 +151,12 @@ export async function startMaintenanceThread<Own>(
         return;
     }
   }
+}
+
+/** What a thread throws arrives as a plain Error with the fields of the one that was thrown. */
+function revived(thrown: unknown): unknown {
+  const { name, code, what, hint, data } = thrown as OutliveError;
+  return name === "OutliveError" ? new OutliveError(code, what, hint, data, { cause: thrown }) : thrown;
 }
 
 // The messages between the main thread and the maintenance thread.
@@ -190,18 +206,24 @@ interface ThreadTools {
   readonly wakeup: (what: Wakeup) => void;
 }
 
+type Open<Own> = (own: Own, tools: ThreadTools) => Promise<OpenedForMaintenance>;
+
 /**
  * Runs the maintenance in this thread until the main thread stops it. A failure to start becomes the thread's error,
- * and the main thread tries again.
+ * and the main thread tries again. `words` wraps errors of the store's driver.
  */
-export function maintainInThread<Own>(open: (own: Own, tools: ThreadTools) => Promise<OpenedForMaintenance>): void {
-  void maintain(parentPort!, workerData as MaintenanceData<Own>, open);
+export function maintainInThread<Own>(open: Open<Own>, words: (doing: string, thrown: unknown) => unknown): void {
+  void maintain(parentPort!, workerData as MaintenanceData<Own>, (own: Own, tools) =>
+    open(own, tools).catch((thrown: unknown) => {
+      throw words("starting the maintenance of a worker", thrown);
+    }),
+  );
 }
 
 async function maintain<Own>(
   port: MessagePort,
   { options, own, shared }: MaintenanceData<Own>,
-  open: (own: Own, tools: ThreadTools) => Promise<OpenedForMaintenance>,
+  open: Open<Own>,
 ): Promise<void> {
   const times = sharedTimes(shared);
   const say = (message: FromMaintenance): void => port.postMessage(message);

@@ -52,6 +52,9 @@ export interface Exit<Role extends string = string> {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
   readonly killedByUs: boolean;
+  readonly startedAt: number;
+  /** It had reported something to its parent: it was at work. */
+  readonly hadReported: boolean;
   /** The last of what it wrote to stderr. */
   readonly said: string;
 }
@@ -92,6 +95,8 @@ interface Member<Role extends string> extends Place<Role> {
   booting: boolean;
   timer: NodeJS.Timeout | undefined;
   killedByUs: boolean;
+  startedAt: number;
+  hasReported: boolean;
   isLaunched: boolean;
   lives: number;
   lastWords: string;
@@ -140,6 +145,8 @@ export class Fleet<Role extends string = string> {
         booting: false,
         timer: undefined,
         killedByUs: false,
+        startedAt: 0,
+        hasReported: false,
         isLaunched: false,
         lives: 0,
         lastWords: "",
@@ -266,6 +273,8 @@ export class Fleet<Role extends string = string> {
       pid,
       workerId: null,
       killedByUs: false,
+      startedAt: Date.now(),
+      hasReported: false,
       lastWords: "",
       booting: true,
       isLaunched: launcher.length > 0,
@@ -286,6 +295,7 @@ export class Fleet<Role extends string = string> {
 
   #heard(member: Member<Role>, message: FromProcess): void {
     this.#booted(member);
+    member.hasReported = true;
     const { event } = message;
     if (event?.name === "worker.started") {
       member.workerId = event.worker;
@@ -295,11 +305,12 @@ export class Fleet<Role extends string = string> {
   }
 
   #exited(member: Member<Role>, code: number | null, signal: NodeJS.Signals | null): void {
-    const { role, number, pid, killedByUs } = member;
+    const { role, number, pid, killedByUs, startedAt, hasReported: hadReported } = member;
     const isLeaving = this.#leaving.has(role);
     // A process that is asked to stop before it can listen is ended by the signal.
     const asked = isLeaving && (code === 0 || (signal === "SIGTERM" && member.workerId === null));
-    const exit: Exit<Role> = { role, number, pid, code, signal, killedByUs, said: member.lastWords.trim() };
+    const said = member.lastWords.trim();
+    const exit: Exit<Role> = { role, number, pid, code, signal, killedByUs, startedAt, hadReported, said };
     this.exits.push(exit);
     if (!asked) member.deaths++;
     if (!killedByUs && !asked && !this.#options.mayEnd(exit))

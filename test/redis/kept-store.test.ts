@@ -5,7 +5,7 @@ import { test, type TestContext } from "node:test";
 import { open } from "../../src/index.ts";
 import { migrationsOf } from "../../src/stores/registry.ts";
 import { connect, type Wire } from "../../src/stores/redis/driver.ts";
-import { runMark } from "../../src/stores/redis/scripts.ts";
+import { LAYOUT_FROM_2, runMark } from "../../src/stores/redis/scripts.ts";
 import { assertKept, assertRuns, copyKept, KEPT_OPTIONS } from "../support/kept-stores.ts";
 import { ownRedis } from "../support/redis.ts";
 
@@ -21,13 +21,21 @@ async function keptServer(t: TestContext): Promise<{ readonly url: string; reado
   return { url: server.url(), wire };
 }
 
-for (const isKnown of [false, true])
-  test(`a store of layout 2, on a server ${isKnown ? "on which older programs work" : "that was started with it"}: it gets layout 3 with a run of its own, and all that can run runs`, async (t) => {
+for (const server of [
+  "that was started with it",
+  "on which older programs work",
+  "on which a process was killed while it gave it the next layout",
+])
+  test(`a store of layout 2, on a server ${server}: it gets layout 3 with a run of its own, and all that can run runs`, async (t) => {
     const { url, wire } = await keptServer(t);
     const [schema, run] = (await wire.call(["HMGET", META, "schema", "run"], 5_000)) as [string, string];
     assert.equal(schema, "2");
     // What older programs go by: their scripts are carried out as long as the run is theirs.
-    if (isKnown) await wire.call(["SCRIPT", "LOAD", runMark(run).text], 5_000);
+    if (server.includes("older programs")) await wire.call(["SCRIPT", "LOAD", runMark(run).text], 5_000);
+    if (server.includes("killed")) {
+      await wire.call(["EVAL", LAYOUT_FROM_2, "1", "o:{outlive}:", "1"], 5_000);
+      assert.equal(await wire.call(["HGET", META, "repair"], 5_000), "layout", "older programs are refused meanwhile");
+    }
     const engine = await open(url, KEPT_OPTIONS);
     t.after(() => engine.close({ grace: "0ms" }));
     const after = (await wire.call(["HMGET", META, "schema", "run"], 5_000)) as [string, string];

@@ -10,7 +10,7 @@ import type { Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection } from "../../src/stores/redis/connection.ts";
 import { LISTED_PAGES } from "../../src/stores/redis/lua/reads.ts";
-import { connect, type Reply } from "../../src/stores/redis/driver.ts";
+import { connect, connectTo, type Reply } from "../../src/stores/redis/driver.ts";
 import { SERVER_CLOCK } from "../../src/stores/redis/scripts.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import {
@@ -76,9 +76,9 @@ test("R5: a removal, a cancel of a family and a list take a bounded piece in one
   await store.operate.cancel("parent", "test", { children: true });
   const cancelled = async (): Promise<number> => (await store.inspect.counts())[0]!.cancelled;
   await store.turn("w", [], roomFor(0));
-  assert.equal(await cancelled(), 250, "a turn cancels a piece");
+  assert.equal(await cancelled(), 100, "a turn cancels a piece");
   await store.turn("w", [SETTLE.endCancelled(parent!)], roomFor(0));
-  await store.turn("w", [], roomFor(0));
+  for (let pieces = 3; pieces <= 7; pieces++) await store.turn("w", [], roomFor(0));
   assert.equal(await cancelled(), 601);
   const purge = { finishedOlderThanMs: 0, incidentsOlderThanMs: 0, limit: 100 };
   const purged = await untilTrue(
@@ -91,6 +91,23 @@ test("R5: a removal, a cancel of a family and a list take a bounded piece in one
   await connection.command("HSET", `${connection.tag}meta`, "row", String(64 * 1_000));
   const [, stopped] = (await connection.eval("list", ["9007199254740991", "10", "2", "", "", "", "", ""])) as string[];
   assert.equal(stopped, String((1_000 - LISTED_PAGES + 1) * 64));
+});
+
+test("R5: a turn admits a bounded piece of all that keys have room for, and goes on at once until all of it is claimed", async (t) => {
+  const { store } = await freshStore(t);
+  const limit = { name: "user", running: 100, intervalMs: null, burst: 1, strict: false };
+  await store.declare([kind("mail", { keyed: [limit] })]);
+  await store.register(workerRecord("w"));
+  const keys = (at: number) => [{ id: 1 + (at % 5), limit: limit.name, key: `user-${at % 5}` }];
+  await store.enqueue(names("k", 200).map((id, at) => draft({ id, keys: keys(at) })));
+  const claimed: string[] = [];
+  for (let turns = 0; claimed.length < 200; turns++) {
+    const turn = await store.turn("w", [], roomFor(1_000));
+    assert.ok(turn.claimed.length > 0 && turn.claimed.length <= 60, `${turn.claimed.length} in turn ${turns}`);
+    claimed.push(...idsOf(turn.claimed));
+    if (claimed.length < 200) assert.equal(turn.nextDueInMs, 0);
+  }
+  assert.equal(new Set(claimed).size, 200);
 });
 
 test("R5: children of an attempt, and jobs that it waits for, are written in pieces that no script exceeds, and still as a whole", async (t) => {
@@ -300,6 +317,12 @@ test("R19: a server that neither replies nor closes its connections fails a call
   await lost;
   server.thaw();
   await assert.rejects(wire.call(["PING"], 5_000));
+});
+
+test("R19: a server that accepts a connection and never greets fails it at its deadline", async (t) => {
+  const server = await ownRedis(t);
+  server.freeze();
+  await assert.rejects(connectTo({ url: server.url() }, 100), { code: "NO_REPLY" });
 });
 
 test("R20: every key and channel of a store is in one slot", async (t) => {

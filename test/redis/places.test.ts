@@ -1,15 +1,17 @@
 // Where the server is, and by whose library it is reached: clients of the user's own, a primary that sentinels name, a node of a cluster. All of them are real.
 import assert from "node:assert/strict";
+import { type AddressInfo, createServer } from "node:net";
 import { test, type TestContext } from "node:test";
 import { createClient } from "@redis/client";
 import { Redis } from "ioredis";
 import { Redis as Valkey } from "iovalkey";
+import { open } from "../../src/index.ts";
 import { ErrorCode } from "../../src/job/errors.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { redisAddress, type RedisOptions } from "../../src/stores/redis/address.ts";
 import { Connection, type Loss } from "../../src/stores/redis/connection.ts";
-import { connect, type Reply } from "../../src/stores/redis/driver.ts";
+import { connect, Disconnected, type Reply } from "../../src/stores/redis/driver.ts";
 import { ioredis, iovalkey, nodeRedis } from "../../src/redis.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import { draft, idsOf, kind, roomFor, workerRecord } from "../../src/testing/conformance/fixture.ts";
@@ -85,16 +87,35 @@ test("R1: a call that is in flight when the connection breaks is rejected, and n
     t.after(() => wire.close());
     const lost = new Promise<void>((resolve) => wire.onLost(resolve));
     server.freeze();
-    const rejected = assert.rejects(wire.call(["INCR", "count"], 5_000), name);
+    const rejected = assert.rejects(wire.call(["INCR", "count"], 5_000), Disconnected, name);
     await server.kill();
     await Promise.all([rejected, lost]);
     // It keeps nothing, so a second sending would be seen.
     await server.start();
-    await assert.rejects(wire.call(["PING"], 1_000), `${name}: a lost wire stays lost`);
+    await assert.rejects(wire.call(["PING"], 1_000), Disconnected, `${name}: a lost wire stays lost`);
     const call = await calls(t, server);
     assert.equal(await call("GET", "count"), null, name);
   }
 });
+
+/** Hangs up on whatever it is asked first, as an address does behind which a server fails over. */
+async function hangsUp(t: TestContext): Promise<string> {
+  const server = createServer((socket) => {
+    socket.on("error", () => {}).once("data", () => socket.destroy());
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  return `redis://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+for (const [name, make] of Object.entries(CLIENTS))
+  test(`R2: a program that starts while a server fails over ends with STORE_UNREACHABLE, not with an error of ${name}`, async (t) => {
+    const url = await hangsUp(t);
+    await assert.rejects(open(url, { redis: { client: make(url) }, logger: false }), {
+      name: "OutliveError",
+      code: ErrorCode.storeUnreachable,
+    });
+  });
 
 test("a client with a key prefix, and one of a whole cluster, are refused by name", async (t) => {
   const { url } = await freshName(t);

@@ -266,14 +266,19 @@ test("a thousand damaged jobs in front of a sound one are quarantined, and the w
   assert.deepEqual([counts!.quarantined, counts!.succeeded], [damaged, 1]);
 });
 
-/** A proxy that counts no subscriber of a worker's channel, like one that sees only its own. */
-async function hidingProxy(t: TestContext, port: number): Promise<number> {
+interface ProxyRules {
+  /** Whether a connection may reach the server; one that may not is closed at its first command. */
+  readonly admits?: () => boolean;
+  /** What becomes of what the server sends. */
+  readonly sends?: (text: string) => string;
+}
+
+async function proxyTo(t: TestContext, port: number, { admits = () => true, sends }: ProxyRules): Promise<number> {
   const proxy = createServer((client) => {
+    if (!admits()) return void client.on("error", () => {}).once("data", () => client.destroy());
     const server = createConnection(port, "127.0.0.1");
     client.on("data", (data) => server.write(data));
-    server.on("data", (data: Buffer) =>
-      client.write(data.toString("latin1").replaceAll(/(w:[^\r\n]+\r\n):[1-9]\r\n/g, "$1:0\r\n"), "latin1"),
-    );
+    server.on("data", (data: Buffer) => client.write(sends ? sends(data.toString("latin1")) : data, "latin1"));
     for (const [one, other] of [
       [client, server],
       [server, client],
@@ -285,10 +290,38 @@ async function hidingProxy(t: TestContext, port: number): Promise<number> {
   return (proxy.address() as AddressInfo).port;
 }
 
+/** Counts no subscriber of a worker's channel, like a proxy that sees only its own. */
+const hidesSubscriptions = (text: string): string => text.replaceAll(/(w:[^\r\n]+\r\n):[1-9]\r\n/g, "$1:0\r\n");
+
+test("R2: a worker whose maintenance does not reach the server when it starts works all the same, and its maintenance follows", async (t) => {
+  const server = await ownRedis(t);
+  const url = new URL(server.url());
+  let [connections, isOpen] = [0, false];
+  url.port = String(await proxyTo(t, server.port, { admits: () => ++connections === 1 || isOpen }));
+  const failures: string[] = [];
+  const engine = await new RedisPlace(t, url.href).engine({
+    onEvent: (event) => event.name === "heartbeat.failed" && failures.push(event.error.name),
+  });
+  await engine.start({ concurrency: 2 });
+  const { id } = await engine.enqueue(kinds.slow, { ms: 1 });
+  assert.equal(await engine.result(id, { timeout: "30s" }), null);
+  const [worker] = await engine.workers();
+  assert.deepEqual(new Set(failures), new Set(["OutliveError"]));
+  isOpen = true;
+  const channel = `o:{outlive}:w:${worker!.id}`;
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await untilTrue(
+    () => wire.call(["PUBSUB", "NUMSUB", channel], 5_000),
+    (counts) => JSON.stringify(counts).includes("2"),
+    "both connections of the worker are subscribed",
+  );
+});
+
 test("a worker behind a proxy that hides subscriptions takes no lock, works, and advice names it", async (t) => {
   const server = await ownRedis(t);
   const url = new URL(server.url());
-  url.port = String(await hidingProxy(t, server.port));
+  url.port = String(await proxyTo(t, server.port, { sends: hidesSubscriptions }));
   const place = new RedisPlace(t, url.href);
   const engine = await place.engine();
   const child = place.child();

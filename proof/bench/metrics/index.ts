@@ -23,6 +23,7 @@ import { openUnclean } from "./open-unclean.ts";
 import { pickupOther } from "./pickup-other.ts";
 import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
+import { slowScripts } from "./redis-scripts.ts";
 import { drainAlways, idleCommands, jobMemory, largeReads } from "./redis-store.ts";
 import { schedulesDue } from "./schedules-due.ts";
 import { workerMemory } from "./worker-memory.ts";
@@ -89,6 +90,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     enqueueBulk,
     jobMemory,
     largeReads,
+    slowScripts,
     killToRerun,
     idleCpu,
     idleCommands,

@@ -1,11 +1,8 @@
-// What only a Redis store is asked: its memory, what an idle worker sends, how long reads and single scripts take in a large store, and a drain that waits for
-// the disk with every write.
+// What only a Redis store is asked: its memory, what an idle worker sends, how long reads take in a large store, and a drain that waits for the disk with every
+// write. How long single scripts take is in redis-scripts.ts.
 import { connect as connectTo } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { open } from "../../../src/index.ts";
-import { redisAddress } from "../../../src/stores/redis/address.ts";
-import { tagOf } from "../../../src/stores/redis/connection.ts";
-import { SCRIPT_NAMES, scriptsOf, SERVER_CLOCK } from "../../../src/stores/redis/scripts.ts";
 import { CONCURRENCY, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Bench, Metric } from "../harness.ts";
@@ -14,8 +11,6 @@ import { TestedRedis } from "../stores/redis.ts";
 
 const INPUT_BYTES = 100;
 const MAX_BYTES = 340;
-/** Of the server's clock; a command that took longer is in SLOWLOG. */
-const SLOW_US = 10_000;
 
 function redisOf(bench: Bench): TestedRedis {
   if (bench.store instanceof TestedRedis) return bench.store;
@@ -53,9 +48,9 @@ export const jobMemory: Metric = {
   },
 };
 
-/** One page of 50 with each filter, the worst of them; counts; and what SLOWLOG has after it. */
+/** One page of 50 with each filter, the worst of them; counts. */
 export const largeReads: Metric = {
-  names: ["listPageMs", "countsMs", "slowScripts"],
+  names: ["listPageMs", "countsMs"],
   async run(bench) {
     const million = bench.pick(1_000_000, 50_000);
     const store = redisOf(bench);
@@ -63,8 +58,6 @@ export const largeReads: Metric = {
     bench.progress(`filling ${million} jobs`);
     await store.fill(bench, url, { kind: "noop", priority: 0, finished: true }, million / 2);
     await store.fill(bench, url, { kind: "noop", priority: 0 }, million / 2);
-    await store.command("CONFIG", "SET", "slowlog-log-slower-than", String(SLOW_US));
-    await store.command("SLOWLOG", "RESET");
     const engine = await open(url, { jobs: [noop], logger: false });
     const filters = {
       none: {},
@@ -90,14 +83,7 @@ export const largeReads: Metric = {
       await engine.counts();
       counts.push(performance.now() - from);
     }
-    const { id } = (await engine.list({ state: "queued", limit: 1 })).jobs[0]!;
-    await engine.cancel(id);
     await engine.close();
-    const slowest = (await store.command("SLOWLOG", "GET", "128")) as readonly (readonly unknown[])[];
-    const slow = slowest.length;
-    const run = String(await store.command("HGET", `${tagOf(redisAddress(url).name)}meta`, "run"));
-    const scripts = scriptsOf(run, SERVER_CLOCK);
-    const names = new Map(SCRIPT_NAMES.map((name) => [scripts(name).sha, name]));
     await store.drop(url);
     const worst = Math.max(...Object.values(took));
     return [
@@ -115,29 +101,9 @@ export const largeReads: Metric = {
         targets: [{ text: "≤ 5 ms", value: median(counts), atMost: 5 }],
         detail: { jobs: million },
       },
-      {
-        name: "slowScripts",
-        unit: "ms",
-        ours: slow,
-        targets: [{ text: "no script over 10 ms", value: slow, atMost: 0 }],
-        detail: {
-          jobs: million,
-          how: "entries of SLOWLOG after the reads above",
-          slowest: slowestText(slowest, names),
-        },
-      },
     ];
   },
 };
-
-/** Milliseconds and the script, or the command, of each entry. */
-function slowestText(entries: readonly (readonly unknown[])[], names: ReadonlyMap<string, string>): string {
-  const text = entries.map(([, , us, args]) => {
-    const [command, sha = ""] = args as string[];
-    return `${Number(us) / 1_000} ms: ${names.get(sha) ?? command}`;
-  });
-  return text.slice(0, 5).join("; ");
-}
 
 /** Commands that one idle worker sends, whatever they are, and its connections. */
 export const idleCommands: Metric = {

@@ -42,8 +42,8 @@ export interface RigFleetOptions {
   /** For every process. */
   readonly env?: Readonly<Record<string, string>>;
   heard(place: Place, message: FromProcess): void;
-  /** False while the store is broken on purpose, and a while after: a process that starts then says that it can't, and ends. */
-  storeIsWell(): boolean;
+  /** Whether the store was broken on purpose at any time since then, or shortly before: a process that starts meanwhile says that it can't, and ends. */
+  wasBrokenSince(at: number): boolean;
 }
 
 const file = (name: string): string => fileURLToPath(new URL(`${name}.ts`, import.meta.url));
@@ -65,7 +65,7 @@ export function rigFleet(options: RigFleetOptions): RigFleet {
     },
     programOf: (place, life) => programOf(place, life, options),
     heard: (place, message) => options.heard(place, message),
-    mayEnd: (exit) => (exit.code === 1 && !options.storeIsWell()) || byItsJob(exit),
+    mayEnd: (exit) => (exit.code === 1 && byTheStore(exit, options)) || byItsJob(exit),
   });
 }
 
@@ -87,6 +87,15 @@ function programOf(
         ["work", file("jobs"), "--store", url, "--processes", `${SUPERVISED}`, "--concurrency", `${CONCURRENCY}`],
       ];
   }
+}
+
+/**
+ * The store is broken, or it was while this process started, which takes long on a busy machine. Either way the process says so with an error of ours: one of
+ * the driver is a failure of its own. A supervisor prints what its processes say.
+ */
+function byTheStore({ role, said, startedAt, hadReported }: RigExit, options: RigFleetOptions): boolean {
+  const isOurs = role === "supervisor" || /\bOutliveError\b|\bcode: 'STORE_/.test(said);
+  return isOurs && options.wasBrokenSince(hadReported ? Date.now() : startedAt);
 }
 
 /** A poison job kills with SIGKILL; one that takes all memory ends with SIGABRT, or with 134 where a shell stood between. */

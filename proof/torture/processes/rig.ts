@@ -101,7 +101,7 @@ export async function torture(
     ...(workerAt && { workerAt }),
     ...(env && { env }),
     heard: (place, message) => killer.heard(place, message),
-    storeIsWell: () => killer.faultSchedule.storeIsWell,
+    wasBrokenSince: (at) => killer.faultSchedule.during(at, Date.now()).length > 0,
   });
   atEnd(() => fleet.destroy());
   end.defer(() => fleet.destroy());

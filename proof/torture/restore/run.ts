@@ -63,7 +63,7 @@ export async function runRestores(where: ReplaceableStore, options: RestoreOptio
     cli: "",
     heard: () => {},
     // A process that is in the middle of its start when the store is replaced says so, and ends.
-    storeIsWell: () => !isRestoring,
+    wasBrokenSince: () => isRestoring,
   });
   atEnd(() => fleet.destroy());
   end.defer(() => fleet.destroy());

@@ -5,6 +5,7 @@ import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import { wakeupChannel, type ClientSettings } from "./address.ts";
 import { Connection, newClient } from "./connection.ts";
 import { DirectSession } from "./direct-session.ts";
+import { wrapError } from "./errors.ts";
 import { AdvisoryLiveness, lockKey } from "./liveness.ts";
 import { type PulseAddress, pulseOver, type StoreSettings } from "./open.ts";
 import { postgresStore } from "./store.ts";
@@ -74,4 +75,4 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
     await session.close();
   };
   return { store, liveness, clock, close, onReturn: (listener) => void session.onReturn(listener) };
-});
+}, wrapError);

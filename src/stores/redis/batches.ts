@@ -32,7 +32,7 @@ import {
 } from "./encoding.ts";
 
 /** How much one script does, so that it takes less than 10 ms of the server. A caller that asks for more gets it in several, or is asked to call again. */
-const BLOCKS_AT_ONCE = 100;
+const BLOCKS_AT_ONCE = 70;
 const APPENDED_AT_ONCE = 50;
 const FOLDED_AT_ONCE = 250;
 const READ_AT_ONCE = 100;

@@ -10,7 +10,7 @@ import { assertKeeps, Replicas } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
 import { type HostPort, movedTo } from "./find-primary.ts";
 import { Journal, type Resendable } from "./journal.ts";
-import { beginText, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
+import { beginText, LAYOUT_FROM_2, runMark, type Script, type ScriptName, scriptsOf, SERVER_CLOCK } from "./scripts.ts";
 
 /** Layout 1 was never released: stores that have it were made by development versions, and are refused. Layout 2 becomes 3 when it is opened. */
 export const SCHEMA_VERSION = 3;
@@ -146,7 +146,7 @@ export class Connection {
         return { answer, ops: typeof ops === "number" ? ops : null };
       }
       if (ok === 2) throw underRepair();
-      if (tries > MAX_RUNS) throw new Error("the server's run changed with every call");
+      if (tries > MAX_RUNS) throw restless();
       await this.#enter(wire);
     }
   }
@@ -337,6 +337,8 @@ export class Connection {
         await call("SCRIPT", "LOAD", runMark(run).text);
         continue;
       }
+      if (!isCurrent)
+        for (let from = "1"; from !== "";) from = (await call("EVAL", LAYOUT_FROM_2, "1", this.tag, from)) as string;
       const next = random.hex(8);
       await call("SCRIPT", "LOAD", runMark(next).text);
       const { runs: seenRuns, ops, epoch } = this.#seen;
@@ -354,7 +356,7 @@ export class Connection {
       // The operations of the new run are at least as many as were known before.
       if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
     }
-    throw new Error("other processes begin runs of this server again and again");
+    throw restless();
   }
 
   /** A run has begun since this process was here last. Numbers of operations can only be compared with those of the run before. */
@@ -398,6 +400,14 @@ export function tagOf(name: string): string {
 
 function closed(): OutliveError {
   return new OutliveError(ErrorCode.closed, "The store is closed.", "Open it again.");
+}
+
+function restless(): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeUnreachable,
+    "The Redis server was another one, or a newly started one, at each of several calls in a row.",
+    "Check that its address leads to one server, and that it keeps running; running workers try again automatically.",
+  );
 }
 
 function underRepair(): OutliveError {

@@ -1,6 +1,6 @@
 // The only file that imports `@redis/client`, and only when a connection is asked for. To the rest of the store a server is a wire of four
 // verbs, so that a client of the user's own can be one, too. A wire is one connection: it never reconnects on its own, never sends a command
-// twice, and a call that was in flight when it broke is rejected.
+// twice, and a call that was in flight when it broke is rejected. Errors are those of the server, in its words, or `Disconnected`.
 import type * as redisClient from "@redis/client";
 import type { HostPort } from "./find-primary.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
@@ -31,7 +31,7 @@ export interface WireAddress {
   readonly nodes?: readonly HostPort[];
 }
 
-/** Connecting takes no longer than this. */
+/** How long a connection may take, and then how long the server may take to greet. */
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
 
@@ -44,10 +44,10 @@ export async function connect(address: WireAddress, moved: HostPort | null = nul
 }
 
 /** A connection to exactly this server. */
-export async function connectTo(address: WireAddress): Promise<Wire> {
+export async function connectTo(address: WireAddress, connectMs = CONNECT_MS): Promise<Wire> {
   if (address.by === "ioredis" || address.by === "iovalkey")
     return (await import("./ioredis.ts")).connectByIoredis(address);
-  const { createClient } = await driver();
+  const { createClient, ErrorReply } = await driver();
   const { url, options = {} } = address;
   const client = createClient({
     ...options,
@@ -58,60 +58,114 @@ export async function connectTo(address: WireAddress): Promise<Wire> {
     socket: {
       ...(options["socket"] as object | undefined),
       reconnectStrategy: false,
-      connectTimeout: CONNECT_MS,
+      connectTimeout: connectMs,
       keepAlive: true,
       keepAliveInitialDelay: KEEP_ALIVE_MS,
     },
   });
-  const lost = new Set<() => void>();
-  let isLost = false;
-  const lose = (): void => {
-    if (isLost) return;
-    isLost = true;
+  // A client that is destroyed while it connects fails with a TypeError of its own; it closes its socket when connecting fails.
+  let isConnecting = true;
+  const end = new WireEnd(() => {
     // What still waits for a reply is rejected, not sent again.
-    client.destroy();
-    for (const listener of lost) listener();
-  };
+    if (!isConnecting && client.isOpen) client.destroy();
+  });
   // Without a listener the process would end with it; each call in flight says so itself.
-  client.on("error", lose);
-  client.on("end", lose);
-  await client.connect();
+  client.on("error", end.lose);
+  client.on("end", () => end.lose());
+  const asReason = (thrown: unknown): never => {
+    throw thrown instanceof ErrorReply ? thrown : end.reasonOf(thrown);
+  };
+  try {
+    await inTime(client.connect(), "HELLO", 2 * connectMs, end.lose);
+    isConnecting = false;
+    if (end.isLost) throw end.reasonOf(null);
+  } catch (thrown) {
+    if (client.isOpen) client.destroy();
+    end.lose(thrown);
+    return asReason(thrown);
+  }
   return {
-    call: (args, deadlineMs) => inTime(client.sendCommand<Reply>([...args]), args[0]!, deadlineMs, lose),
+    call: (args, deadlineMs) =>
+      inTime(client.sendCommand<Reply>([...args]), args[0]!, deadlineMs, end.lose).catch(asReason),
     async subscribe(channel, listener) {
-      await client.subscribe(channel, listener);
+      await client.subscribe(channel, listener).catch(asReason);
       return async () => {
-        if (!isLost) await client.unsubscribe(channel, listener);
+        if (!end.isLost) await client.unsubscribe(channel, listener);
       };
     },
-    onLost(listener) {
-      if (isLost) listener();
-      else lost.add(listener);
-    },
-    close: lose,
+    onLost: (listener) => end.onLost(listener),
+    close: () => end.lose(),
   };
 }
 
+/** The end of a wire: it comes once, for one reason, and is announced. */
+export class WireEnd {
+  isLost = false;
+  readonly #close: () => void;
+  readonly #listeners = new Set<() => void>();
+  #why: unknown;
+
+  constructor(close: () => void) {
+    this.#close = close;
+  }
+
+  readonly lose = (why?: unknown): void => {
+    if (this.isLost) return;
+    this.isLost = true;
+    this.#why = why;
+    this.#close();
+    for (const listener of this.#listeners) listener();
+  };
+
+  onLost(listener: () => void): void {
+    if (this.isLost) listener();
+    else this.#listeners.add(listener);
+  }
+
+  /** Why a call failed that the server did not reply to: what ended the wire, or, while it stands, what was thrown. */
+  reasonOf(thrown: unknown): unknown {
+    if (!this.isLost || thrown instanceof Disconnected) return thrown;
+    const why = this.#why ?? thrown;
+    if (why instanceof Disconnected) return why;
+    const { message = "the connection was closed", code } = (why ?? {}) as { message?: string; code?: unknown };
+    return new Disconnected(message, typeof code === "string" ? code : undefined, { cause: why });
+  }
+}
+
 /** A reply that does not come in time ends the wire: its order of replies can't be trusted to catch up. */
-export function inTime(reply: Promise<Reply>, command: string, deadlineMs: number, lose: () => void): Promise<Reply> {
+export function inTime<T>(
+  reply: Promise<T>,
+  command: string,
+  deadlineMs: number,
+  lose: (why: unknown) => void,
+): Promise<T> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {
-      reject(new NoReply(command, deadlineMs));
-      lose();
+      const late = new NoReply(command, deadlineMs);
+      reject(late);
+      lose(late);
     }, deadlineMs);
     reply.then(resolve, reject).finally(() => clearTimeout(timer));
   });
 }
 
-export class NoReply extends Error {
-  readonly code = "NO_REPLY";
+/** The connection broke, was closed, or never came about. Whether a call that was in flight was carried out is not known. */
+export class Disconnected extends Error {
+  /** Of the socket's error, if it has one. */
+  readonly code: string;
 
-  constructor(command: string, deadlineMs: number) {
-    super(`the server did not reply to ${command} within ${deadlineMs} ms`);
+  constructor(message: string, code = "DISCONNECTED", options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
   }
 }
 
-async function driver(): Promise<Pick<typeof redisClient, "createClient">> {
+class NoReply extends Disconnected {
+  constructor(command: string, deadlineMs: number) {
+    super(`the server did not reply to ${command} within ${deadlineMs} ms`, "NO_REPLY");
+  }
+}
+async function driver(): Promise<Pick<typeof redisClient, "createClient" | "ErrorReply">> {
   try {
     return await import("@redis/client");
   } catch (thrown) {

@@ -1,6 +1,6 @@
 // Wraps errors of Redis and of the connection to it: a stable code, what was being done, and the next thing to do.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { NoReply } from "./driver.ts";
+import { Disconnected } from "./driver.ts";
 
 /** The first word of a server's error: "NOSCRIPT", "OOM", "READONLY", ... */
 export function replyCode(thrown: unknown): string | undefined {
@@ -12,30 +12,27 @@ export function isNoScript(thrown: unknown): boolean {
   return replyCode(thrown) === "NOSCRIPT";
 }
 
-function isConnectionError(thrown: unknown): boolean {
-  if (!(thrown instanceof Error) || thrown instanceof OutliveError) return false;
-  if (thrown instanceof NoReply) return true;
-  const { code, name } = thrown as { code?: unknown; name: string };
-  return (
-    typeof code === "string" ||
-    /Socket|Client|Connection|Disconnect/.test(name) ||
-    /socket|connection|closed/i.test(thrown.message)
-  );
-}
-
 /** Wraps an error of Redis; returns any other unchanged. */
 export function wrapError(doing: string, thrown: unknown): unknown {
   if (thrown instanceof OutliveError || !(thrown instanceof Error)) return thrown;
-  const reply = replyCode(thrown);
-  if (reply === undefined && !isConnectionError(thrown)) return thrown;
+  const isLost = thrown instanceof Disconnected;
+  const reply = isLost ? undefined : replyCode(thrown);
+  if (reply === undefined && !isLost) return thrown;
   const [code, hint] = (reply === undefined ? undefined : WORDS[reply]) ?? (reply === undefined ? UNREACHABLE : FAILED);
   return new OutliveError(
     code,
     `The Redis store failed while ${doing}: ${thrown.message}.`,
     hint,
-    { reply: reply ?? (thrown as { code?: unknown }).code, doing },
+    { reply: isLost ? thrown.code : reply, doing },
     { cause: thrown },
   );
+}
+
+/** As `wrapError`, for what is not a verb of the store. */
+export function worded<T>(doing: string, asked: Promise<T>): Promise<T> {
+  return asked.catch((thrown: unknown) => {
+    throw wrapError(doing, thrown);
+  });
 }
 
 /** Wraps an error from opening the store, with the address where it happened. */

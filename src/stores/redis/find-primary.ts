@@ -1,7 +1,6 @@
 // Which server the store is on, where an address names several: the primary that sentinels name, or the node of a cluster that has the store's slot. Asked
 // again for every connection, so a promotion or a moved slot is followed by reconnecting.
-import type { WireAddress } from "./driver.ts";
-import { connectTo, type Wire } from "./driver.ts";
+import { connectTo, Disconnected, type Wire, type WireAddress } from "./driver.ts";
 
 export interface HostPort {
   readonly host: string;
@@ -84,6 +83,8 @@ export function movedTo(thrown: unknown): HostPort | null {
 }
 
 /** No server can be the primary just now. */
-class Unready extends Error {
-  readonly code = "NO_PRIMARY";
+class Unready extends Disconnected {
+  constructor(message: string) {
+    super(message, "NO_PRIMARY");
+  }
 }

@@ -80,31 +80,45 @@ export function inspecting(connection: Connection): Inspecting {
       return list;
     },
     async audit({ actor, action, target, limit, after }) {
-      const args = [actor ?? "", action ?? "", target ?? "", String(limit), after ?? ""];
-      const list = (await connection.eval("audit", args)) as string[];
+      const list: string[] = [];
+      for (let from: string | null = after ?? ""; from !== null && list.length < limit;) {
+        const args: string[] = [actor ?? "", action ?? "", target ?? "", String(limit - list.length), from];
+        const [some, next] = (await connection.eval("audit", args)) as unknown as [string[], string];
+        list.push(...some);
+        from = next || null;
+      }
       return list.map((text) => {
         const entry = JSON.parse(text) as AuditRecord;
         return { ...entry, reason: entry.reason === "" ? null : entry.reason };
       });
     },
     async suspects() {
-      const list = (await connection.eval("suspects")) as unknown as [string, number, number][];
+      const list: [string, number, number][] = [];
+      for (let after: string | null = ""; after !== null;) {
+        const [some, next] = (await connection.eval("suspects", [after])) as unknown as [typeof list, string];
+        list.push(...some);
+        after = next || null;
+      }
       return list.map(([worker, count, together]) => ({ worker, count, together }));
     },
     writer: async () => null,
     async incidents(limit, after) {
       const list = (await connection.eval("incidents", [String(limit), after ?? ""])) as unknown as IncidentReply[];
       return list.map((reply): IncidentSummary => {
-        const { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount } = incidentOf(reply);
+        const { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount } = incidentOf(reply, []);
         return { id, recovery, worker, how, resolution, detectedAt, completedAt, jobCount };
       });
     },
     async incident(id) {
       const reply = (await connection.eval("incident", [id])) as readonly Reply[];
-      return reply.length === 0 ? null : incidentOf(reply as unknown as IncidentReply);
+      if (reply.length === 0) return null;
+      return incidentOf(reply as unknown as IncidentReply, await incidentJobs(connection, id));
     },
     async latestRecovery() {
-      return ((await connection.eval("latestRecovery")) as unknown as IncidentReply[]).map(incidentOf);
+      const found = (await connection.eval("latestRecovery")) as unknown as IncidentReply[];
+      const incidents: Incident[] = [];
+      for (const reply of found) incidents.push(incidentOf(reply, await incidentJobs(connection, reply[0])));
+      return incidents;
     },
     async health() {
       const detail = await serverFacts(connection);
@@ -257,15 +271,21 @@ type IncidentReply = readonly [
   evidence: string,
   held: string,
   count: number,
-  jobs: string[],
 ];
 type StaticIncident = Omit<
   Incident,
   "id" | "recovery" | "worker" | "how" | "resolution" | "completedAt" | "evidence" | "heldAtDeath" | "jobs" | "jobCount"
 >;
 
-function incidentOf(reply: IncidentReply): Incident {
-  const [id, record, recovery, worker, how, resolution, completed, evidence, held, jobCount, flat] = reply;
+/** What an incident keeps of its jobs, by their rows. Not by a script: what thousands of them say would be copied twice. */
+export async function incidentJobs(connection: Connection, id: string): Promise<string[]> {
+  const reply = await connection.command("HGETALL", `${connection.tag}incj:${id}`);
+  // RESP3 returns a map, RESP2 a flat list.
+  return Array.isArray(reply) ? (reply as string[]) : Object.entries(reply as object).flat();
+}
+
+function incidentOf(reply: IncidentReply, flat: readonly string[]): Incident {
+  const [id, record, recovery, worker, how, resolution, completed, evidence, held, jobCount] = reply;
   const listed = fieldsOf(flat);
   const jobs = Object.entries(listed)
     .filter(([field]) => !field.includes(":"))

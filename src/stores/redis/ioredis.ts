@@ -3,7 +3,7 @@
 // reconnecting, subscribing again, and keeping commands until there is a connection.
 import type { Redis } from "ioredis";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { inTime, type Reply, type Wire, type WireAddress } from "./driver.ts";
+import { inTime, type Reply, type Wire, type WireAddress, WireEnd } from "./driver.ts";
 
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
@@ -25,25 +25,23 @@ export async function connectByIoredis({ url, by, options = {} }: WireAddress): 
     keepAlive: KEEP_ALIVE_MS,
   };
   const made: Redis[] = [];
-  const lost = new Set<() => void>();
-  let isLost = false;
-  const lose = (): void => {
-    if (isLost) return;
-    isLost = true;
+  const end = new WireEnd(() => {
     for (const client of made) client.disconnect();
-    for (const listener of lost) listener();
+  });
+  const asReason = (thrown: unknown): never => {
+    throw thrown instanceof Error && thrown.name === "ReplyError" ? thrown : end.reasonOf(thrown);
   };
   const another = async (): Promise<Redis> => {
     // Without options of the user's client the address says everything.
     const client = Object.keys(options).length > 0 ? new Client(settings) : new Client(url, settings);
     made.push(client);
-    client.on("error", lose);
-    client.on("end", lose);
+    client.on("error", end.lose);
+    client.on("end", () => end.lose());
     try {
       await client.connect();
     } catch (thrown) {
-      lose();
-      throw thrown;
+      end.lose(thrown);
+      return asReason(thrown);
     }
     return client;
   };
@@ -58,21 +56,18 @@ export async function connectByIoredis({ url, by, options = {} }: WireAddress): 
   };
   return {
     call: ([command, ...args], deadlineMs) =>
-      inTime(client.call(command!, ...args) as Promise<Reply>, command!, deadlineMs, lose),
+      inTime(client.call(command!, ...args) as Promise<Reply>, command!, deadlineMs, end.lose).catch(asReason),
     async subscribe(channel, listener) {
       const one = await subscriber();
       heard.set(channel, listener);
-      await one.subscribe(channel);
+      await one.subscribe(channel).catch(asReason);
       return async () => {
         heard.delete(channel);
-        if (!isLost) await one.unsubscribe(channel);
+        if (!end.isLost) await one.unsubscribe(channel);
       };
     },
-    onLost(listener) {
-      if (isLost) listener();
-      else lost.add(listener);
-    },
-    close: lose,
+    onLost: (listener) => end.onLost(listener),
+    close: () => end.lose(),
   };
 }
 

@@ -7,7 +7,7 @@
 import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import type { Connection } from "./connection.ts";
-import { wrapError } from "./errors.ts";
+import { worded } from "./errors.ts";
 
 export interface LivenessDeps {
   readonly connection: Connection;
@@ -58,14 +58,14 @@ export class SubscriptionLiveness implements Liveness {
     if (deps.ownWorker !== undefined) this.#own.add(channelOf(deps.connection.tag, deps.ownWorker));
   }
 
-  async take(workerId: string): ReturnType<Liveness["take"]> {
+  take(workerId: string): ReturnType<Liveness["take"]> {
+    return worded("subscribing to the worker's channel", this.#take(workerId));
+  }
+
+  async #take(workerId: string): ReturnType<Liveness["take"]> {
     const { connection } = this.#deps;
     const channel = channelOf(connection.tag, workerId);
-    await connection
-      .subscribe(channel, () => {})
-      .catch((thrown: unknown) => {
-        throw wrapError("subscribing to the worker's channel", thrown);
-      });
+    await connection.subscribe(channel, () => {});
     this.#own.add(channel);
     const proves = (await subscribers(connection, [channel])).get(channel)! > 0;
     return {
@@ -82,7 +82,11 @@ export class SubscriptionLiveness implements Liveness {
     return (await this.probeAll([worker]))[0]!;
   }
 
-  async probeAll(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
+  probeAll(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
+    return worded("looking for the workers' subscriptions", this.#probeAll(workers));
+  }
+
+  async #probeAll(workers: readonly WorkerRow[]): Promise<readonly Probe[]> {
     const [store, run] = (await this.#deps.connection.identity()).split(" ") as [string, string];
     const provable = ({ lock }: WorkerRow): boolean =>
       lock.name !== null && lock.identity !== null && lock.identity.startsWith(`${store} `);
@@ -107,7 +111,8 @@ export class SubscriptionLiveness implements Liveness {
   async clean({ lock }: WorkerRow): Promise<boolean> {
     if (lock.name === null) return true;
     if (this.#own.has(lock.name)) return false;
-    return (await subscribers(this.#deps.connection, [lock.name])).get(lock.name) === 0;
+    const counts = subscribers(this.#deps.connection, [lock.name]);
+    return (await worded("looking for a worker's subscription", counts)).get(lock.name) === 0;
   }
 
   holdMs(): number {
@@ -128,7 +133,8 @@ export class SubscriptionLiveness implements Liveness {
     if (this.#leads ? sinceMs < everyMs : sinceMs < ASK_EVERY_MS || mono < this.#heardUntilMono) return this.#leads;
     this.#askedMono = mono;
     const channel = ownWorker === undefined ? "" : channelOf(connection.tag, ownWorker);
-    this.#leads = (await connection.eval("lead", [this.#name, channel, String(3 * everyMs)])) === 1;
+    const asked = connection.eval("lead", [this.#name, channel, String(3 * everyMs)]);
+    this.#leads = (await worded("electing who checks all workers", asked)) === 1;
     return this.#leads;
   }
 

@@ -16,7 +16,8 @@ import {
   workerRow,
 } from "./encoding.ts";
 import { STATE } from "../rows.ts";
-import { deathsElsewhere } from "./recover.ts";
+import { incidentJobs } from "./inspect.ts";
+import { deathsElsewhere, TAKEN_AT_ONCE } from "./recover.ts";
 
 export function losses(connection: Connection): Losses {
   return {
@@ -33,7 +34,8 @@ export function losses(connection: Connection): Losses {
     },
     jobs: (incident, limit) => lostJobs(connection, incident, limit),
     async judge(incident, verdicts) {
-      await judge(connection, incident, verdicts);
+      for (let from = 0; from < verdicts.length; from += TAKEN_AT_ONCE)
+        await judge(connection, incident, verdicts.slice(from, from + TAKEN_AT_ONCE));
       if ((await lostJobs(connection, incident, 1)).length > 0) return false;
       return (await connection.eval("closeLoss", [incident])) === 1;
     },
@@ -41,36 +43,16 @@ export function losses(connection: Connection): Losses {
 }
 
 async function lostJobs(connection: Connection, incident: string, limit: number): Promise<readonly LostJob[]> {
-  const listed = fieldsOf((await connection.eval("lostJobs", [incident])) as string[]);
+  const listed = fieldsOf(await incidentJobs(connection, incident));
   const open = Object.entries(listed)
     .filter(([field]) => !field.includes(":") && listed[`${field}:judged`] === undefined)
     .map(([row, text]) => ({ row: Number(row), lost: JSON.parse(text) as RecoveredJob }))
     .filter(({ lost }) => lost.decision === "lost")
     .toSorted((a, b) => a.row - b.row);
-  if (open.length === 0) return [];
-  const rows = open.map(({ row }) => String(row));
-  const [list, flat] = (await connection.eval("jobs", [String(rows.length), ...rows])) as unknown as [
-    [Reply, string[], string[], string][],
-    string[],
-  ];
-  const kinds = fieldsOf(flat);
-  const jobs = open
-    .flatMap(({ lost }, at) => {
-      const [shown, steps, history, begunInput] = list[at] ?? [];
-      if (shown === undefined) return [];
-      const job = shownJob(shown);
-      if (job.id !== lost.jobId) return [];
-      const { id, row, state, epoch, fence, counters } = job;
-      const hasNewStep = keptSteps(id, steps!).some(({ attempt }) => attempt > lost.fence);
-      const wasRetried = history!
-        .map(historyEntry)
-        .some(({ event, attempt }) => event === "retry" && attempt >= lost.fence);
-      const kind = JSON.parse(kinds[job.kind]!) as KindSettings;
-      const movedOn = hasNewStep || wasRetried;
-      const of = { id, row, state, epoch, fence, counters, kind, alone: lost.alone, movedOn };
-      return [{ ...of, ...begunRow(job, begunInput!) }];
-    })
-    .slice(0, limit);
+  const jobs: Omit<LostJob, "deathsElsewhere">[] = [];
+  for (let from = 0; from < open.length && jobs.length < limit; from += TAKEN_AT_ONCE)
+    jobs.push(...(await stillThere(connection, open.slice(from, from + TAKEN_AT_ONCE))));
+  jobs.splice(limit);
   const deaths = await deathsElsewhere(
     connection,
     incident,
@@ -79,8 +61,35 @@ async function lostJobs(connection: Connection, incident: string, limit: number)
   return jobs.map((job, at) => ({ ...job, deathsElsewhere: deaths[at]! }));
 }
 
+/** Those of them whose records are still theirs, as they are now. */
+async function stillThere(
+  connection: Connection,
+  open: readonly { readonly row: number; readonly lost: RecoveredJob }[],
+): Promise<Omit<LostJob, "deathsElsewhere">[]> {
+  const rows = open.map(({ row }) => String(row));
+  const [list, flat] = (await connection.eval("jobs", [String(rows.length), ...rows])) as unknown as [
+    [Reply, string[], string[], string][],
+    string[],
+  ];
+  const kinds = fieldsOf(flat);
+  return open.flatMap(({ lost }, at) => {
+    const [shown, steps, history, begunInput] = list[at] ?? [];
+    if (shown === undefined) return [];
+    const job = shownJob(shown);
+    if (job.id !== lost.jobId) return [];
+    const { id, row, state, epoch, fence, counters } = job;
+    const hasNewStep = keptSteps(id, steps!).some(({ attempt }) => attempt > lost.fence);
+    const wasRetried = history!
+      .map(historyEntry)
+      .some(({ event, attempt }) => event === "retry" && attempt >= lost.fence);
+    const kind = JSON.parse(kinds[job.kind]!) as KindSettings;
+    const movedOn = hasNewStep || wasRetried;
+    const of = { id, row, state, epoch, fence, counters, kind, alone: lost.alone, movedOn };
+    return [{ ...of, ...begunRow(job, begunInput!) }];
+  });
+}
+
 async function judge(connection: Connection, incident: string, verdicts: readonly LossVerdict[]): Promise<void> {
-  if (verdicts.length === 0) return;
   const args = [incident, String(verdicts.length)];
   for (const { job, decision, change } of verdicts) {
     if (change) assertWritable(change, job.id);

@@ -3,6 +3,7 @@ import { serverClock, systemClock, systemRandom as random } from "../../platform
 import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
+import { wrapError } from "./errors.ts";
 import { channelOf, SubscriptionLiveness } from "./liveness.ts";
 import { redisStore } from "./store.ts";
 import { messageOf, wakeupChannel, WakeupChannel } from "./wakeup.ts";
@@ -63,4 +64,4 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     onNews: (listener) => void (hear = listener),
     onReturn: (listener) => void connection.onReturn(listener),
   };
-});
+}, wrapError);

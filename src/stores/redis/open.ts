@@ -13,7 +13,7 @@ import type { Backend, MaintenanceHandle, MaintenanceListener } from "../backend
 import type { Store, Wakeup } from "../port.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection, type Loss, SCHEMA_VERSION } from "./connection.ts";
-import { openingError } from "./errors.ts";
+import { openingError, worded } from "./errors.ts";
 import { SubscriptionLiveness } from "./liveness.ts";
 import type { RedisMaintenance } from "./maintenance-thread.ts";
 import { redisStore } from "./store.ts";
@@ -50,7 +50,7 @@ export async function openRedis(deps: OpenRedisDeps, address: RedisAddress): Pro
     schemaVersion: SCHEMA_VERSION,
     private: false,
     startMaintenance: (options, host) => inThread({ address, clock, events, shared, store, wakeup }, options, host),
-    prepare: () => openingFindings(connection),
+    prepare: () => worded("preparing it for work", openingFindings(connection)),
     removeStrays: async () => [],
     async close() {
       wakeup.close();

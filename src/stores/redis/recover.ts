@@ -70,6 +70,10 @@ export async function condemn(connection: Connection, request: CondemnRequest): 
   }
 }
 
+/** What one script reads of what a worker holds, and what one takes back: of 1,000 jobs the first took 17 ms of the server, and the second 70. */
+const HELD_AT_ONCE = 150;
+export const TAKEN_AT_ONCE = 50;
+
 export function heldBy(connection: Connection, query: HeldQuery): Promise<HeldJobs> {
   return "condemned" in query
     ? heldByCondemned(connection, query.condemned, query.limit)
@@ -90,16 +94,23 @@ export async function heldJobs(
   cursor: number,
   limit: number,
 ): Promise<HeldJobs> {
-  const jobs = jobsOf(await connection.eval("held", [worker, String(cursor), String(limit)]));
-  return { jobs, more: jobs.length === limit };
+  const jobs: HeldJob[] = [];
+  for (let after = cursor; jobs.length < limit; after = jobs.at(-1)!.row) {
+    const most = Math.min(limit - jobs.length, HELD_AT_ONCE);
+    const piece = jobsOf(await connection.eval("held", [worker, String(after), String(most)]));
+    jobs.push(...piece);
+    if (piece.length < most) return { jobs, more: false };
+  }
+  return { jobs, more: true };
 }
 
 async function overdueJobs(connection: Connection, overdue: Overdue, limit: number): Promise<HeldJobs> {
   const { marginMs, confirmed = TRUSTED } = overdue;
   const bound = (ms: number): string => String(Math.min(ms, Number.MAX_SAFE_INTEGER));
-  const args = [String(marginMs), bound(confirmed.asOf), bound(confirmed.steadyMs), String(limit)];
+  const most = Math.min(limit, HELD_AT_ONCE);
+  const args = [String(marginMs), bound(confirmed.asOf), bound(confirmed.steadyMs), String(most)];
   const jobs = jobsOf(await connection.eval("overdue", args));
-  return { jobs, more: jobs.length === limit };
+  return { jobs, more: jobs.length === most };
 }
 
 function jobsOf(reply: Reply): HeldJob[] {
@@ -155,7 +166,19 @@ function sinceFirstCrash(history: readonly HistoryEntry[], crashes: number, now:
   return Math.min(now - BACKGROUND_MS, ...latest.map(({ at }) => at));
 }
 
+/** In pieces. A recovery that is killed between two of them is continued after the first one's jobs. */
 export async function takeBack(connection: Connection, request: TakeBackRequest): Promise<TakeBackAnswer> {
+  const { verdicts, last } = request;
+  const taken: Taken[] = [];
+  for (let from = 0; from === 0 || from < verdicts.length; from += TAKEN_AT_ONCE) {
+    const piece = verdicts.slice(from, from + TAKEN_AT_ONCE);
+    const isLast = last && from + TAKEN_AT_ONCE >= verdicts.length;
+    taken.push(...(await takePiece(connection, { ...request, verdicts: piece, last: isLast })));
+  }
+  return { taken };
+}
+
+async function takePiece(connection: Connection, request: TakeBackRequest): Promise<readonly Taken[]> {
   const { verdicts, of, last } = request;
   // What can't be written of one job is its own failure, and is found before anything is sent.
   const faults = verdicts.map(({ change }) => (change === null ? null : faultOf(change)));
@@ -178,7 +201,7 @@ export async function takeBack(connection: Connection, request: TakeBackRequest)
     for (const [at, became] of taken.entries())
       if (typeof became === "object")
         await connection.eval("noteJob", [of.incident, String(verdicts[at]!.job.row), note(verdicts[at]!, became)]);
-  return { taken };
+  return taken;
 }
 
 /** Changes of jobs under guard, which belong to no incident. */

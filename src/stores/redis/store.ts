@@ -1,7 +1,7 @@
 // The store port on Redis, assembled: every verb is one script, or reads followed by one script under guard. There is neither `commit` nor
 // `transact`: the user's own writes are not in this server.
 import type { Emitter } from "../../job/events.ts";
-import type { JobState } from "../../job/job.ts";
+import type { JobState, KindSettings } from "../../job/job.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed, type WakeupChannel } from "../observed.ts";
 import type { Store } from "../port.ts";
@@ -37,25 +37,12 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
       // More is staged first, which costs the server as much again.
       bulk: MAX_COST,
       bulkAtOnce: AT_ONCE,
+      // 500 took 15 ms of the server.
+      purgesAtOnce: 200,
       wakesSurely: true,
       async declare(kinds) {
-        const limits = kinds.flatMap(({ keyed = [] }) => keyed);
-        const given = (value: number | null): string => (value === null ? "" : String(value));
-        await connection.eval("declare", [
-          String(kinds.length),
-          ...kinds.flatMap((kind) => {
-            const { name, timeoutMs, maxRuntimeMs, graceMs, retention } = kind;
-            // By the numbers of states: what the scripts know.
-            const own = Object.entries(retention ?? {}).map(([state, ms]) => [STATE[state as JobState], ms]);
-            const keep = own.length === 0 ? "" : JSON.stringify(Object.fromEntries(own));
-            return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs), keep];
-          }),
-          String(limits.length),
-          ...limits.flatMap(({ name, running, intervalMs, burst, strict }) => [
-            name,
-            `${given(running)}|${given(intervalMs)}|${burst}|${strict ? 1 : 0}`,
-          ]),
-        ]);
+        for (let from = 0; from === 0 || from < kinds.length; from += DECLARED_AT_ONCE)
+          await declare(connection, kinds.slice(from, from + DECLARED_AT_ONCE));
       },
       enqueue: (drafts) => enqueuing.enqueue(drafts),
       register: (worker) => register(connection, worker),
@@ -83,4 +70,27 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
     },
     { words: wrapError, wakeups, notifyThemselves: ["enqueue"], ...(events && { telemetry: { events, clock } }) },
   );
+}
+
+/** What one script declares: 1,000 kinds took 15 ms of the server. */
+const DECLARED_AT_ONCE = 250;
+
+async function declare(connection: Connection, kinds: readonly KindSettings[]): Promise<void> {
+  const limits = kinds.flatMap(({ keyed = [] }) => keyed);
+  const given = (value: number | null): string => (value === null ? "" : String(value));
+  await connection.eval("declare", [
+    String(kinds.length),
+    ...kinds.flatMap((kind) => {
+      const { name, timeoutMs, maxRuntimeMs, graceMs, retention } = kind;
+      // By the numbers of states: what the scripts know.
+      const own = Object.entries(retention ?? {}).map(([state, ms]) => [STATE[state as JobState], ms]);
+      const keep = own.length === 0 ? "" : JSON.stringify(Object.fromEntries(own));
+      return [name, JSON.stringify(kind), given(timeoutMs), given(maxRuntimeMs), String(graceMs), keep];
+    }),
+    String(limits.length),
+    ...limits.flatMap(({ name, running, intervalMs, burst, strict }) => [
+      name,
+      `${given(running)}|${given(intervalMs)}|${burst}|${strict ? 1 : 0}`,
+    ]),
+  ]);
 }

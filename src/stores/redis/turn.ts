@@ -153,40 +153,104 @@ function roomAfter(room: Room, claimed: readonly ClaimedJob[]): Room {
 
 const NO_SUSPECTS = { count: 0, together: null, oldestFirst: false };
 
-/** One script. `hasMore`: it has left jobs of further kinds that there was room for. */
+interface TurnOnce {
+  readonly answer: TurnAnswer;
+  /** It has left jobs that there was room for. */
+  readonly hasMore: boolean;
+}
+
+/** One script, or a few if it is not a plain turn. */
 async function turnOnce(
   connection: Connection,
   worker: string,
   settlements: readonly Settlement[],
   room: Room,
-): Promise<{ readonly answer: TurnAnswer; readonly hasMore: boolean }> {
-  const { total, kinds, suspects = NO_SUSPECTS, ahead = 0 } = room;
-  const { count, together, oldestFirst } = suspects;
-  const { args: ends, order, plainCount } = settlementsArgs(settlements);
-  const rooms = roomsOf(connection, kinds);
-  const args = [
-    worker,
-    ...rooms.listed,
-    ...ends,
-    String(total),
-    String(count),
-    together === null ? "" : String(together),
-    oldestFirst ? "1" : "",
-    ...aheadArgs(ahead),
-    ...rooms.single,
-  ];
-  const again = settlements.length === 0 ? [] : [{ script: "settleAgain", args: ends } as const];
-  const isPlain = count === 0 && settlements.length === plainCount;
-  const reply =
-    (isPlain && (await plainTurn(connection, worker, ends, room, rooms, again))) ||
-    (await connection.eval("turn", args, again));
-  if ((reply as Reply[])[0] === "!kinds") {
-    await keepKinds(connection, worker, rooms);
-    return turnOnce(connection, worker, settlements, room);
+): Promise<TurnOnce> {
+  const { count } = room.suspects ?? NO_SUSPECTS;
+  const ends = settlementsArgs(settlements);
+  const rooms = roomsOf(connection, room.kinds);
+  const isPlain = count === 0 && settlements.length === ends.plainCount;
+  const reply = isPlain ? await plainTurn(connection, worker, ends.args, room, rooms, againOf(ends)) : null;
+  if (reply === null) return fullTurn(connection, worker, settlements, room);
+  if ((reply as Reply[])[0] !== "!kinds") return turnAnswer(connection, worker, settlements, ends.order, reply);
+  await keepKinds(connection, worker, rooms);
+  return turnOnce(connection, worker, settlements, room);
+}
+
+/** What the script that knows everything settles and claims: each job may take 70 us of the server and more. */
+const MAX_IN_FULL = 80;
+
+async function fullTurn(
+  connection: Connection,
+  worker: string,
+  settlements: readonly Settlement[],
+  room: Room,
+): Promise<TurnOnce> {
+  const settled: WriteAnswer[] = [];
+  let rest = settlements;
+  for (; rest.length > MAX_IN_FULL; rest = rest.slice(MAX_IN_FULL)) {
+    const piece = rest.slice(0, MAX_IN_FULL);
+    const { args, order } = settlementsArgs(piece);
+    const refused = await connection.eval("settle", args, [{ script: "settleAgain", args }]);
+    assertDeclared(refused);
+    settled.push(...settledOf(piece, order, refused as unknown as Refused));
   }
+  const total = Math.min(room.total, MAX_IN_FULL);
+  const ahead = Math.max(0, Math.min(room.ahead ?? 0, MAX_IN_FULL - room.total));
+  const { count, together, oldestFirst } = room.suspects ?? NO_SUSPECTS;
+  const ends = settlementsArgs(rest);
+  for (;;) {
+    const rooms = roomsOf(connection, room.kinds);
+    const args = [
+      worker,
+      ...rooms.listed,
+      ...ends.args,
+      String(total),
+      String(count),
+      together === null ? "" : String(together),
+      oldestFirst ? "1" : "",
+      ...aheadArgs(ahead),
+      ...rooms.single,
+    ];
+    const reply = await connection.eval("turn", args, againOf(ends));
+    if ((reply as Reply[])[0] === "!kinds") {
+      await keepKinds(connection, worker, rooms);
+      continue;
+    }
+    const { answer, hasMore } = await turnAnswer(connection, worker, rest, ends.order, reply);
+    return {
+      answer: { ...answer, settled: [...settled, ...answer.settled] },
+      hasMore: hasMore || (total < room.total && answer.claimed.length >= total),
+    };
+  }
+}
+
+function againOf({ args, order }: ReturnType<typeof settlementsArgs>): readonly Resendable[] {
+  return order.length === 0 ? [] : [{ script: "settleAgain", args }];
+}
+
+/** What did not apply, by its place among those that were sent. */
+type Refused = readonly (readonly [place: number, answer: Reply])[];
+
+function settledOf(settlements: readonly Settlement[], order: readonly number[], refused: Refused): WriteAnswer[] {
+  const settled: WriteAnswer[] = settlements.map(() => APPLIED);
+  for (const [place, answer] of refused) {
+    const { lease, change } = settlements[order[place - 1]!]!;
+    settled[order[place - 1]!] = writeAnswer(answer, lease, change.name);
+  }
+  return settled;
+}
+
+async function turnAnswer(
+  connection: Connection,
+  worker: string,
+  settlements: readonly Settlement[],
+  order: readonly number[],
+  reply: Reply,
+): Promise<TurnOnce> {
   assertDeclared(reply);
   const [refused, named, flat, extras, live, replaced, cancels, next, woken, epoch, cut] = reply as unknown as [
-    [number, Reply][],
+    Refused,
     [string, string][],
     string[],
     Extra[],
@@ -211,11 +275,7 @@ async function turnOnce(
     if (what.length === 0) claimed.push(job);
     else broken.push({ job, what });
   }
-  const settled: WriteAnswer[] = settlements.map(() => APPLIED);
-  for (const [place, answer] of refused) {
-    const { lease, change } = settlements[order[place - 1]!]!;
-    settled[order[place - 1]!] = writeAnswer(answer, lease, change.name);
-  }
+  const settled = settledOf(settlements, order, refused);
   const corrupt = broken.length === 0 ? [] : await quarantined(connection, broken);
   const answer: TurnAnswer = {
     settled,

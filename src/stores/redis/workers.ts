@@ -6,8 +6,8 @@ import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
 import { longestOverdue } from "../rows.ts";
 import { type Connection, SCHEMA_VERSION } from "./connection.ts";
 import type { Reply } from "./driver.ts";
-import { shownJob, workerRow } from "./encoding.ts";
-import { heldJobs, takeAway } from "./recover.ts";
+import { countersOf, fieldsOf, workerRow } from "./encoding.ts";
+import { heldJobs, takeAway, TAKEN_AT_ONCE } from "./recover.ts";
 
 export async function register(connection: Connection, worker: WorkerRecord): Promise<{ epoch: number; now: number }> {
   const { id, predecessor, lock } = worker;
@@ -24,7 +24,7 @@ export async function register(connection: Connection, worker: WorkerRecord): Pr
  */
 async function releaseFormer(connection: Connection, id: string): Promise<void> {
   while ((await connection.eval("former", [id])) === 1) {
-    const { jobs, more } = await heldJobs(connection, id, 0, RELEASE_BATCH);
+    const { jobs, more } = await heldJobs(connection, id, 0, TAKEN_AT_ONCE);
     await takeAway(
       connection,
       jobs.map((job) => ({ job, change: release(job, "the server started again, and its worker registered again") })),
@@ -33,8 +33,6 @@ async function releaseFormer(connection: Connection, id: string): Promise<void> 
     await connection.eval("endFormer", [id]);
   }
 }
-
-const RELEASE_BATCH = 250;
 
 export async function beat(connection: Connection, id: string, said: Beat): Promise<BeatAnswer> {
   const { loopLagMs, confirmed, lastWord, leases = false } = said;
@@ -46,7 +44,7 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
     number,
     string,
     [string, string, string][],
-    Reply[],
+    LeaseReply[],
     string,
   ];
   const expiries = late.map(([job, at, allowed]) => ({
@@ -67,9 +65,11 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
   };
 }
 
-function heldLease(reply: Reply, worker: string): HeldLease {
-  const { id: jobId, kind, row, epoch, fence, counters } = shownJob(reply);
-  return { lease: { kind, jobId, row, worker, epoch, fence }, counters };
+type LeaseReply = readonly [row: string, id: string, kind: string, epoch: string, fence: string, d: readonly string[]];
+
+function heldLease([row, jobId, kind, epoch, fence, d]: LeaseReply, worker: string): HeldLease {
+  const lease = { kind, jobId, row: Number(row), worker, epoch: Number(epoch), fence: Number(fence) };
+  return { lease, counters: countersOf(fieldsOf(d)) };
 }
 
 export async function leave(connection: Connection, id: string): Promise<boolean> {

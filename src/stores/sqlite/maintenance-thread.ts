@@ -2,6 +2,7 @@
 import { systemClock as clock, systemRandom as random } from "../../platform/clock.ts";
 import { maintainInThread } from "../../recovery/maintenance-thread.ts";
 import { Database, type DatabaseOptions } from "./database.ts";
+import { wrapError } from "./errors.ts";
 import { lockFileLiveness } from "./lock.ts";
 import { sqliteStore } from "./store.ts";
 import { WakeupChannel } from "./wakeup.ts";
@@ -18,4 +19,4 @@ maintainInThread<SqliteMaintenance>(async ({ database, ownLock }, { options, new
   const store = sqliteStore({ db, clock, random, newId, wakeup: new WakeupChannel(database.path) });
   const liveness = lockFileLiveness(database.path, options.bootId, new Set([ownLock]));
   return { store, liveness, close: () => store.close() };
-});
+}, wrapError);

@@ -122,7 +122,7 @@ return #settlements - #settled
 `;
 
 /**
- * `ahead` is only given if all kinds allow it, and then their rooms are those of all slots. Due jobs are made ready, at most 1,000 a turn; then doors, then the claim: by priority, then by row,
+ * `ahead` is only given if all kinds allow it, and then their rooms are those of all slots. Due jobs are made ready, at most 150 a turn; then doors, then the claim: by priority, then by row,
  * of all kinds within their rooms.
  */
 export const TURN = /* lua */ `
@@ -139,7 +139,7 @@ F.cancelPiece()
 -- What has expired must not be claimed. While more of it is left than one turn takes, nothing is.
 local moreExpired = F.expirePiece()
 E.goOn()
-local left = 1000
+local left = 150
 for _, kind in ipairs(call('ZRANGEBYSCORE', T .. 'zk', '-inf', int(now), 'LIMIT', 0, 100)) do
   local rows = call('ZRANGEBYSCORE', T .. 'z:' .. kind, '-inf', int(now), 'LIMIT', 0, left)
   left = left - #rows

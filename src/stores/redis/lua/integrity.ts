@@ -102,7 +102,7 @@ function I.pages(p, visit)
 end
 -- The workers with these numbers; those whose rows were purged are left out.
 function I.workers(from, visit)
-  local last, upTo = tonumber(call('HGET', T .. 'meta', 'workers') or 0), from + 499
+  local last, upTo = tonumber(call('HGET', T .. 'meta', 'workers') or 0), from + 249
   for n = from, math.min(last, upTo) do
     local v = call('HMGET', T .. 'w:' .. int(n), 'id', 'state', 'incident', 'heartbeat')
     if v[1] then visit(int(n), v[1], v[2], v[3] or nil, v[4] or '0') end
@@ -111,7 +111,7 @@ function I.workers(from, visit)
 end
 -- The kinds with these numbers; \`nextWorker\` is where the workers go on.
 function I.kinds(from, nextWorker, visit)
-  local last, upTo = tonumber(call('HGET', T .. 'meta', 'kinds') or 0), from + 499
+  local last, upTo = tonumber(call('HGET', T .. 'meta', 'kinds') or 0), from + 249
   for n = from, math.min(last, upTo) do visit(n, int(n)) end
   return nextWorker == '' and upTo < last and int(upTo + 1) or nextWorker
 end

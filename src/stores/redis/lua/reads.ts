@@ -155,23 +155,27 @@ end
 return {list, last > from + 249 and int(from + 250) or ''}
 `;
 
-/** What people changed: au has the entries by id, as JSON, and an their ids in the order in which they were written. */
+/**
+ * What people changed: au has the entries by id, as JSON, and an their ids in the order in which they were written. A filter goes through so many of them, and
+ * says after which it goes on; nothing: that was all, or enough.
+ */
 export const AUDIT = /* lua */ `
 local actor, action, target, limit, after = opt(), opt(), opt(), num(), opt()
 local list, most = {}, '+inf'
 if after then
   local score = call('ZSCORE', T .. 'an', after)
-  if not score then return list end
+  if not score then return {list, ''} end
   most = '(' .. score
 end
-local ids = call('ZREVRANGEBYSCORE', T .. 'an', most, '-inf', 'LIMIT', 0, (actor or action or target) and 10000 or limit)
-for _, id in ipairs(ids) do
-  if #list == limit then break end
-  local text = call('HGET', T .. 'au', id)
-  local e = cjson.decode(text)
-  if (not actor or e.actor == actor) and (not action or e.action == action) and (not target or e.target == target) then list[#list + 1] = text end
+local filtered = actor or action or target
+local ids = call('ZREVRANGEBYSCORE', T .. 'an', most, '-inf', 'LIMIT', 0, filtered and 500 or math.min(limit, 500))
+local texts = #ids > 0 and call('HMGET', T .. 'au', unpack(ids)) or {}
+for _, text in ipairs(texts) do
+  if #list == limit then return {list, ''} end
+  local e = filtered and cjson.decode(text)
+  if not e or (not actor or e.actor == actor) and (not action or e.action == action) and (not target or e.target == target) then list[#list + 1] = text end
 end
-return list
+return {list, #ids == 500 and #list < limit and ids[500] or ''}
 `;
 
 /** Keys with what they have of their own: the one that is asked for, or those of a limit, or of all, that have any settings. */
@@ -222,30 +226,36 @@ if upTo < own then return {before, upTo} end
 return {before + position - 1, ''}
 `;
 
+/** Of workers from an id on, until these hold so many jobs; then the id after which it goes on, or nothing if that was all. */
 export const SUSPECTS = /* lua */ `
-local list = {}
-for _, id in ipairs(call('ZRANGE', T .. 'fleet', 0, -1)) do
+local after, list, read = arg(), {}, 0
+local ids = call('ZRANGEBYLEX', T .. 'fleet', after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, 200)
+for _, id in ipairs(ids) do
+  if read > 2000 then return {list, after} end
+  after = id
   local w = W.find(id)
   if w and w.state == 'live' then
-    local count, together = 0, 2147483647
-    for _, row in ipairs(call('SMEMBERS', T .. 'held:' .. int(w.n))) do
-      local j = J.get(tonumber(row))
-      if J.suspect(j) then count = count + 1 together = math.min(together, J.bound(j)) end
-    end
-    if count > 0 then list[#list + 1] = {id, count, together} end
+    local suspects, together = J.heldSuspects(w.n), 2147483647
+    for _, j in ipairs(suspects) do together = math.min(together, J.bound(j)) end
+    if #suspects > 0 then list[#list + 1] = {id, #suspects, together} end
+    read = read + W.holds(w)
   end
 end
-return list
+return {list, #ids == 200 and after or ''}
 `;
 
+/** Without its jobs, which may be thousands: \`incj:\` has them, and more about some of them, so how many there are is counted in its record. */
 const SHOW_INCIDENT = /* lua */ `
-local function show(id, whole)
-  local v = call('HMGET', T .. 'inc:' .. id, 'record', 'recovery', 'worker', 'how', 'resolution', 'completed', 'evidence', 'held')
+local function show(id)
+  local v = call('HMGET', T .. 'inc:' .. id, 'record', 'recovery', 'worker', 'how', 'resolution', 'completed', 'evidence', 'held', 'jobs')
   if not v[1] then return nil end
-  local flat = call('HGETALL', T .. 'incj:' .. id)
-  local count = 0
-  for i = 1, #flat, 2 do if not string.find(flat[i], ':', 1, true) then count = count + 1 end end
-  return {id, v[1], v[2], v[3], v[4], v[5] or '', v[6] or '', v[7] or '', v[8], count, whole and flat or {}}
+  local count = tonumber(v[9] or nil)
+  -- Written by a version that did not count them.
+  if not count then
+    count = 0
+    for _, field in ipairs(call('HKEYS', T .. 'incj:' .. id)) do if not string.find(field, ':', 1, true) then count = count + 1 end end
+  end
+  return {id, v[1], v[2], v[3], v[4], v[5] or '', v[6] or '', v[7] or '', v[8], count}
 end
 `;
 
@@ -253,15 +263,16 @@ export const INCIDENTS = /* lua */ `
 ${SHOW_INCIDENT}
 local limit, after = num(), opt()
 local list = {}
-for _, id in ipairs(call('ZREVRANGEBYLEX', T .. 'inc', after and '(' .. after or '+', '-', 'LIMIT', 0, limit)) do list[#list + 1] = show(id, false) end
+for _, id in ipairs(call('ZREVRANGEBYLEX', T .. 'inc', after and '(' .. after or '+', '-', 'LIMIT', 0, limit)) do list[#list + 1] = show(id) end
 return list
 `;
 
 export const INCIDENT = /* lua */ `
 ${SHOW_INCIDENT}
-return show(arg(), true) or {}
+return show(arg()) or {}
 `;
 
+/** Of the latest recovery that has any, the oldest first. */
 export const LATEST_RECOVERY = /* lua */ `
 ${SHOW_INCIDENT}
 local newest = call('ZREVRANGE', T .. 'inc', 0, 999)
@@ -270,7 +281,7 @@ for _, id in ipairs(newest) do
   local of = call('HGET', T .. 'inc:' .. id, 'recovery')
   recovery = recovery or of
   if of ~= recovery then break end
-  table.insert(list, 1, show(id, true))
+  table.insert(list, 1, show(id))
 end
 return list
 `;

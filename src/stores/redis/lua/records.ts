@@ -173,6 +173,27 @@ function J.fetch(rows)
     end
   end
 end
+-- The records of what a worker holds, as they are kept, with one command for each page. Taken apart one by one, 5,000 of them took 25 ms.
+function J.eachHeld(n, visit)
+  local pages = {}
+  for _, text in ipairs(call('SMEMBERS', T .. 'held:' .. int(n))) do
+    local row = tonumber(text)
+    local p = floor(row / 64)
+    local of = pages[p]
+    if not of then of = {rows = {}, slots = {}} pages[p] = of end
+    local i = #of.rows + 1
+    of.rows[i], of.slots[i] = row, slot(row)
+  end
+  for p, of in pairs(pages) do
+    local values = call('HMGET', T .. 'j:' .. int(p), unpack(of.slots))
+    for i, row in ipairs(of.rows) do if values[i] then visit(row, values[i]) end end
+  end
+end
+-- When the attempt of a record that is held has to end, if it has to, and of which kind it is.
+function J.deadlineIn(v)
+  local started, left, kind = struct.unpack('>I6I5I2', v, ${AT.started})
+  return left > 0 and started + left - 1 or nil, kind
+end
 function J.put(j) dirty[j.row] = j wrote = true end
 function J.set(j, name, value)
   if value == nil and j.d[name] == nil then return end
@@ -204,6 +225,15 @@ function J.input(row)
 end
 function J.count(j, name) return tonumber(j.d[name] or 0) end
 function J.runAt(j) return tonumber(j.d.ra or nil) end
+-- Most records have nothing that could make them suspects.
+function J.heldSuspects(n)
+  local list = {}
+  J.eachHeld(n, function(row, v)
+    local j = byte(v) >= 8 and (jobs[row] or parse(row, v))
+    if j and J.suspect(j) then list[#list + 1] = j end
+  end)
+  return list
+end
 function J.suspect(j) return J.count(j, 'cr') + J.count(j, 'lo') > 0 end
 function J.bound(j)
   local together = J.count(j, 'to')

@@ -31,9 +31,8 @@ if known and known[1] then
   end
   return {w.incident, '0', cursor, known[1], known[2], known[3]}
 end
-local suspects = 0
-for _, row in ipairs(call('SMEMBERS', T .. 'held:' .. int(w.n))) do if J.suspect(J.get(tonumber(row))) then suspects = suspects + 1 end end
-call('HSET', T .. 'inc:' .. incident, 'record', json, 'recovery', recovery, 'worker', id, 'how', how, 'evidence', evidence, 'held', holds, 'suspects', suspects, 'cursor', '0')
+local suspects = #J.heldSuspects(w.n)
+call('HSET', T .. 'inc:' .. incident, 'record', json, 'recovery', recovery, 'worker', id, 'how', how, 'evidence', evidence, 'held', holds, 'suspects', suspects, 'cursor', '0', 'jobs', '0')
 if w.successor and how ~= 'gone' then call('HSET', T .. 'inc:' .. incident, 'resolution', 'returned') end
 call('ZADD', T .. 'inc', 0, incident)
 if how ~= 'gone' then
@@ -84,28 +83,30 @@ end
 return {list, settings()}
 `;
 
-/** Only workers that may hold something overdue are read; the time of those that do not is set right. */
+/** Only workers that may hold something overdue are read, until these hold so many jobs; the time of those that do not is set right. */
 export const OVERDUE = /* lua */ `
 ${SHOW_HELD}
 local margin, asOf, steady, limit = num(), num(), num(), num()
 local upTo = math.min(now, asOf)
-local found = {}
+local found, read = {}, 0
 for _, n in ipairs(call('ZRANGEBYSCORE', T .. 'dl', '-inf', '(' .. int(upTo - margin), 'LIMIT', 0, 200)) do
+  if read > 2000 then break end
   local earliest = nil
-  for _, row in ipairs(call('SMEMBERS', T .. 'held:' .. n)) do
-    local j = J.get(tonumber(row))
-    local kind = kindOf(j.kind)
-    if j.deadline then
-      local expires = j.deadline + kind.grace
+  J.eachHeld(tonumber(n), function(row, v)
+    read = read + 1
+    local deadline, number = J.deadlineIn(v)
+    if deadline then
+      local kind = kindOf(number)
+      local expires = deadline + kind.grace
       if not earliest or expires < earliest then earliest = expires end
-      if (kind.timeout or 0) + kind.grace + margin < steady and expires + margin < upTo then found[#found + 1] = j end
+      if (kind.timeout or 0) + kind.grace + margin < steady and expires + margin < upTo then found[#found + 1] = {deadline, row, v} end
     end
-  end
+  end)
   if earliest then call('ZADD', T .. 'dl', int(earliest), n) else call('ZREM', T .. 'dl', n) end
 end
-table.sort(found, function(a, b) return a.deadline < b.deadline end)
+table.sort(found, function(a, b) return a[1] < b[1] end)
 local list = {}
-for i = 1, math.min(limit, #found) do list[i] = show(found[i]) end
+for i = 1, math.min(limit, #found) do list[i] = show(jobs[found[i][2]] or parse(found[i][2], found[i][3])) end
 return {list, settings()}
 `;
 
@@ -124,7 +125,7 @@ local moved = {}
 for i = 1, #verdicts do moved[i] = 'moved' end
 if incident and (not w or w.incident ~= incident or call('EXISTS', T .. 'inc:' .. incident) == 0) then return moved end
 wrote = true
-local taken, cursor = {}, 0
+local taken, cursor, noted = {}, 0, 0
 for i, v in ipairs(verdicts) do
   local became, note = 'taken', v.taken
   if v.change then
@@ -143,12 +144,13 @@ for i, v in ipairs(verdicts) do
       end
     end
   end
-  if incident and became ~= 'moved' and sub(became, 1, 1) ~= '!' then call('HSET', T .. 'incj:' .. incident, int(v.row), note) end
+  if incident and became ~= 'moved' and sub(became, 1, 1) ~= '!' then noted = noted + call('HSET', T .. 'incj:' .. incident, int(v.row), note) end
   taken[i] = became
   cursor = math.max(cursor, v.row)
 end
 if incident then
   local key = T .. 'inc:' .. incident
+  if call('HEXISTS', key, 'jobs') == 1 then call('HINCRBY', key, 'jobs', noted) end
   if cursor > tonumber(call('HGET', key, 'cursor')) then call('HSET', key, 'cursor', int(cursor)) end
   if last then
     call('HSETNX', key, 'completed', int(now))
@@ -260,11 +262,8 @@ return 1
 /** Keeps what a recovery could not write of one job. */
 export const NOTE_JOB = /* lua */ `
 wrote = true
-call('HSET', T .. 'incj:' .. arg(), arg(), arg())
+local incident = arg()
+local noted = call('HSET', T .. 'incj:' .. incident, arg(), arg())
+if call('HEXISTS', T .. 'inc:' .. incident, 'jobs') == 1 then call('HINCRBY', T .. 'inc:' .. incident, 'jobs', noted) end
 return 1
-`;
-
-/** The jobs of a loss, as its incident keeps them. */
-export const LOST_JOBS = /* lua */ `
-return call('HGETALL', T .. 'incj:' .. arg())
 `;

@@ -1,4 +1,5 @@
 // Lua: the scripts about workers: registering, beating, leaving, listing, and what is written about a worker's end.
+import { AT } from "./plain.ts";
 
 export const REGISTER = /* lua */ `
 local id, json, lock, predecessor = arg(), arg(), arg(), arg()
@@ -47,19 +48,16 @@ if live then
   call('HSET', T .. 'w:' .. int(w.n), 'beats', int(tonumber(w.beats) + 1), 'heartbeat', int(now), 'lag', lag)
   call('HINCRBY', T .. 'meta', 'beats', 1)
 end
-local count, digest, overdue, list = 0, 0, {}, {}
+local count, digest, overdue, list, NOTHING = 0, 0, {}, {}, {}
 if w then
-  local rows = call('SMEMBERS', T .. 'held:' .. int(w.n))
-  for _, row in ipairs(rows) do
-    local j = J.get(tonumber(row))
-    local x = ((j.row % 67108864) * 40503021 % 67108864 + (j.epoch % 67108864) * 15485863 % 67108864 + (j.fence % 67108864) * 22695477 % 67108864) % 67108864
+  J.eachHeld(w.n, function(row, v)
+    local fence, _, epoch, started, left, kind = struct.unpack('>I4I4I6I6I5I2', v, ${AT.fence})
+    local x = ((row % 67108864) * 40503021 % 67108864 + (epoch % 67108864) * 15485863 % 67108864 + (fence % 67108864) * 22695477 % 67108864) % 67108864
     count, digest = count + 1, digest + floor(x * x / 1048576)
-    local kind = kindOf(j.kind)
-    if j.deadline and j.deadline + kind.grace < now then
-      overdue[#overdue + 1] = {j.id, int(j.deadline + kind.grace), int((kind.timeout or 0) + kind.grace)}
-    end
-    if leases then list[#list + 1] = J.show(j) end
-  end
+    local expires = left > 0 and started + left - 1 + kindOf(kind).grace
+    if expires and expires < now then overdue[#overdue + 1] = {sub(v, ${AT.id}), int(expires), int((kindOf(kind).timeout or 0) + kindOf(kind).grace)} end
+    if leases then list[#list + 1] = {int(row), sub(v, ${AT.id}), kindOf(kind).name, int(epoch), int(fence), byte(v) >= 8 and call('HGETALL', T .. 'd:' .. int(row)) or NOTHING} end
+  end)
 end
 return {live and 1 or 0, replaced, count, int(digest), overdue, list, int(now)}
 `;

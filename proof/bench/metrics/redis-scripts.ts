@@ -1,0 +1,295 @@
+// How long single scripts hold a Redis server that has a million jobs: every verb that touches many jobs at once, each as a user brings it about, and
+// the longest run of each script by the server's own clock.
+import { open } from "../../../src/index.ts";
+import type { AuditAction, AuditEntry } from "../../../src/job/audit.ts";
+import type { JobKey } from "../../../src/job/limits.ts";
+import { systemClock, systemRandom } from "../../../src/platform/clock.ts";
+import { decideCrash, recoverBatch } from "../../../src/recovery/recover.ts";
+import { redisAddress } from "../../../src/stores/redis/address.ts";
+import { Connection, SCHEMA_VERSION, tagOf } from "../../../src/stores/redis/connection.ts";
+import { integrity, repair } from "../../../src/stores/redis/integrity.ts";
+import { SCRIPT_NAMES, scriptsOf, SERVER_CLOCK } from "../../../src/stores/redis/scripts.ts";
+import { redisStore } from "../../../src/stores/redis/store.ts";
+import type { Store } from "../../../src/stores/port.ts";
+import { draft, kind, names, roomFor, SETTLE, workerRecord } from "../../../src/testing/conformance/fixture.ts";
+import type { Metric } from "../harness.ts";
+import { noop } from "../programs/noop.ts";
+import { TestedRedis } from "../stores/redis.ts";
+
+/** What the issue allows one script, and from where on runs are recorded, in microseconds. */
+const SLOW_US = 10_000;
+const RECORDED_US = 1_000;
+
+interface Stage {
+  readonly url: string;
+  readonly store: Store;
+  readonly connection: Connection;
+  /** How many of something, in a full and in a quick run. */
+  readonly pick: (full: number, quick: number) => number;
+}
+
+/** Each leaves no running job behind. */
+const SCENES: Readonly<Record<string, (stage: Stage) => Promise<void>>> = {
+  "claim and settle a thousand at once": claimAndSettle,
+  "1,000 kinds": manyKinds,
+  "jobs that become due, and that expire": dueAndExpired,
+  "jobs that fail, are cancelled and retried by hand": byHand,
+  "a worker that holds 5,000 jobs: heartbeats, death, recovery, report": recoverMany,
+  "20,000 jobs with keys": keyed,
+  "a batch of 20,000 blocks: append, abort, end": batch,
+  "the audit of many changes": audit,
+  "retention of a million": purge,
+  "check and repair": checkAndRepair,
+  "a store of layout 2": fromLayout2,
+};
+
+export const slowScripts: Metric = {
+  names: ["slowScripts"],
+  async run(bench) {
+    const million = bench.pick(1_000_000, 50_000);
+    if (!(bench.store instanceof TestedRedis)) throw new Error("a metric of Redis needs Redis");
+    const server = bench.store;
+    const url = await server.place();
+    bench.progress(`slowScripts: filling ${million} jobs`);
+    await server.fill(bench, url, { kind: "noop", priority: 0, finished: true }, million / 2);
+    await server.fill(bench, url, { kind: "noop", priority: 0 }, million / 2);
+    await server.command("CONFIG", "SET", "slowlog-log-slower-than", String(RECORDED_US));
+    await server.command("CONFIG", "SET", "slowlog-max-len", "100000");
+    const longest = new Map<string, { readonly us: number; readonly runs: number }>();
+    const connection = new Connection({ address: redisAddress(url), random: systemRandom, clock: systemClock });
+    const store = redisStore({ connection, clock: systemClock, wakeups: null });
+    await store.declare([kind("mail"), kind("sms"), kind("noop")]);
+    try {
+      for (const [scene, play] of Object.entries(SCENES)) {
+        bench.progress(`slowScripts: ${scene}`);
+        await server.command("SLOWLOG", "RESET");
+        await play({ url, store, connection, pick: (full, quick) => bench.pick(full, quick) });
+        const run = String(await server.command("HGET", `${tagOf(redisAddress(url).name)}meta`, "run"));
+        const scripts = scriptsOf(run, SERVER_CLOCK);
+        const known = new Map<string, string>(SCRIPT_NAMES.map((name) => [scripts(name).sha, name]));
+        const entries = (await server.command("SLOWLOG", "GET", "-1")) as unknown as [
+          number,
+          number,
+          number,
+          string[],
+        ][];
+        for (const [, , us, [command = "", sha = ""]] of entries) {
+          // Asked by this bench.
+          if (command === "SLOWLOG") continue;
+          const name = `${known.get(sha) ?? command} (${scene})`;
+          const before = longest.get(name);
+          const runs = (before?.runs ?? 0) + (us > SLOW_US ? 1 : 0);
+          longest.set(name, us > (before?.us ?? 0) ? { us, runs } : { ...before!, runs });
+        }
+      }
+    } finally {
+      await store.close();
+      await server.drop(url);
+    }
+    const all = [...longest].toSorted(([, a], [, b]) => b.us - a.us);
+    const slow = all.reduce((sum, [, { runs }]) => sum + runs, 0);
+    return [
+      {
+        name: "slowScripts",
+        unit: "ms",
+        ours: (all[0]?.[1].us ?? 0) / 1_000,
+        targets: [{ text: "no script over 10 ms", value: slow, atMost: 0 }],
+        detail: {
+          jobs: million,
+          how: "the longest run of each script by SLOWLOG, in ms, and in which scene",
+          longest: all
+            .slice(0, 40)
+            .map(([name, { us, runs }]) => `${name} ${us / 1_000}${runs > 0 ? `, ${runs} over 10 ms` : ""}`)
+            .join("; "),
+        },
+      },
+    ];
+  },
+};
+
+async function worker(store: Store, id: string): Promise<string> {
+  await store.register(workerRecord(id));
+  return id;
+}
+
+async function claimAndSettle({ store }: Stage): Promise<void> {
+  const id = await worker(store, "claims");
+  for (let turns = 0, ended: Parameters<Store["turn"]>[1] = []; turns < 5; turns++) {
+    const { claimed } = await store.turn(id, ended, roomFor(1_000, ["noop"]));
+    ended = claimed.map((job) => (turns % 2 === 0 ? SETTLE.succeed(job, `"result"`) : SETTLE.fail(job, 60_000)));
+    if (turns === 4) await store.turn(id, ended, roomFor(0));
+  }
+  await store.leave(id);
+}
+
+async function manyKinds({ store, pick, url }: Stage): Promise<void> {
+  const all = names("kind", pick(1_000, 100));
+  await store.declare(all.map((name) => kind(name)));
+  for (let round = 0; round < 5; round++)
+    await store.enqueue(all.map((name) => draft({ id: `${name}-${round}`, kind: name })));
+  const id = await worker(store, "kinds");
+  for (;;) {
+    const { claimed } = await store.turn(id, [], roomFor(500, all));
+    if (claimed.length === 0) break;
+    await store.turn(
+      id,
+      claimed.map((job) => SETTLE.succeed(job)),
+      roomFor(0),
+    );
+  }
+  await store.inspect.counts();
+  await store.leave(id);
+  await using engine = await open(url, { jobs: [noop], logger: false });
+  await engine.counts();
+}
+
+async function dueAndExpired({ store, pick }: Stage): Promise<void> {
+  const count = pick(10_000, 1_000);
+  const ids = names("due", count);
+  await store.enqueue(ids.map((id, at) => draft({ id, delayMs: 1, ...(at % 2 === 0 && { expiresMs: 1 }) })));
+  const id = await worker(store, "due");
+  for (;;) {
+    const { claimed, nextDueInMs } = await store.turn(id, [], roomFor(1_000));
+    if (claimed.length === 0 && nextDueInMs !== 0) break;
+    await store.turn(
+      id,
+      claimed.map((job) => SETTLE.failForGood(job)),
+      roomFor(0),
+    );
+  }
+  await store.leave(id);
+}
+
+async function byHand({ store, pick }: Stage): Promise<void> {
+  const ids = names("hand", pick(5_000, 500));
+  await store.enqueue(ids.map((id) => draft(id)));
+  for (const action of ["cancel", "retry", "cancel", "remove"] as const)
+    for (let from = 0; from < ids.length; from += 100)
+      await store.operate.change(ids.slice(from, from + 100), { do: action }, entryOf(action, action, "bench"));
+}
+
+function entryOf(id: string, action: AuditAction, actor: string): AuditEntry {
+  return { id, actor, action, target: "bench", reason: null };
+}
+
+async function recoverMany({ store, pick }: Stage): Promise<void> {
+  const count = pick(5_000, 500);
+  const id = await worker(store, "dies");
+  await store.turn(id, [], roomFor(count, ["noop"]));
+  await store.beat(id, { loopLagMs: 0 });
+  await store.beat(id, { loopLagMs: 0, leases: true });
+  await store.inspect.suspects();
+  await store.workers({ which: "all", heldIds: 10 });
+  await store.heldBy({ overdue: { marginMs: 0 }, limit: 1_000 });
+  const dead = (await store.workers({ which: "all" })).find((one) => one.id === id)!;
+  const now = Date.now();
+  const request = {
+    worker: dead,
+    death: { how: "gone", lastSeenAliveAt: null, detectedAt: now, evidence: null },
+    recovery: { id: "recovery-1", startedAt: now, by: "bench", integrity: "NOT_CHECKED", summary: null },
+    incident: "incident-1",
+  } as const;
+  while (!(await recoverBatch(store, request, 1_000, decideCrash)).done);
+  await store.inspect.incident("incident-1");
+  await store.inspect.incidents(100, null);
+  await store.inspect.latestRecovery();
+  const next = await worker(store, "isolates");
+  const held = { count: 0, together: null, oldestFirst: false };
+  for (let turns = 0; turns < 4; turns++) {
+    const { claimed } = await store.turn(next, [], { ...roomFor(1_000, ["noop"]), suspects: held });
+    await store.turn(
+      next,
+      claimed.map((job) => SETTLE.succeed(job)),
+      roomFor(0),
+    );
+  }
+  await store.leave(next);
+}
+
+async function keyed({ store, pick }: Stage): Promise<void> {
+  const count = pick(20_000, 1_000);
+  const limit = { name: "per-user", running: 100, intervalMs: null, burst: 1, strict: false };
+  await store.declare([kind("mail", { keyed: [limit] })]);
+  const keyOf = (at: number): JobKey => ({ id: 1_000 + (at % 500), limit: limit.name, key: `user-${at % 500}` });
+  const drafts = names("keyed", count).map((id, at) => draft({ id, keys: [keyOf(at)] }));
+  for (let from = 0; from < count; from += 5_000) await store.enqueue(drafts.slice(from, from + 5_000));
+  const id = await worker(store, "keys");
+  await store.operate.pauseKey!(keyOf(0), { reason: "", forMs: null });
+  await store.operate.pauseKey!(keyOf(0), null);
+  for (let idle = 0; idle < 3;) {
+    const { claimed } = await store.turn(id, [], roomFor(1_000, ["mail"]));
+    idle = claimed.length === 0 ? idle + 1 : 0;
+    await store.turn(
+      id,
+      claimed.map((job) => SETTLE.succeed(job)),
+      roomFor(0),
+    );
+  }
+  await store.leave(id);
+}
+
+async function batch({ store, pick }: Stage): Promise<void> {
+  const batches = store.batches!;
+  const blocks = pick(20_000, 500);
+  const draftOfBatch = { id: "big", kind: "sms", key: null, context: "null", priority: 0, blockRows: 50 };
+  await batches.open({ ...draftOfBatch, tolerance: null, held: true });
+  for (let from = 0; from < blocks; from += 500)
+    await batches.append(
+      "big",
+      1,
+      Array.from({ length: Math.min(500, blocks - from) }, (_, at) => ({
+        number: from + at,
+        rows: 50,
+        rejected: [],
+        job: draft({ id: `big:1:${from + at}`, kind: "sms" }),
+      })),
+    );
+  await batches.seal("big", 1);
+  for (let pieces = 0; pieces < 20 && (await batches.tend(1_000)); pieces++);
+  await batches.abort("big");
+  while (await batches.tend(1_000));
+  await batches.fold(1_000);
+  await batches.finish({ batch: "big", round: 1, from: "aborting", to: "aborted", follow: [] });
+  await batches.list({}, 100, null);
+  await batches.failures("big", 1, null, 1_000);
+  while ((await batches.purge(-1_000, 1_000)).more);
+}
+
+async function audit({ store, pick }: Stage): Promise<void> {
+  for (let at = 0; at < pick(10_000, 500); at += 100)
+    await Promise.all(
+      Array.from({ length: 100 }, (_, n) =>
+        store.operate.setPaused("sms", n % 2 === 0, undefined, entryOf(`entry-${at + n}`, "pause", `person-${n}`)),
+      ),
+    );
+  await store.operate.setPaused("sms", false);
+  await store.inspect.audit({ actor: "nobody", limit: 50 });
+}
+
+async function purge({ store, pick }: Stage): Promise<void> {
+  for (let pieces = 0; pieces < pick(200, 20); pieces++)
+    if (
+      !(await store.purge({ finishedOlderThanMs: 0, incidentsOlderThanMs: 0, limit: store.purgesAtOnce ?? 500 })).more
+    )
+      break;
+}
+
+async function checkAndRepair({ connection }: Stage): Promise<void> {
+  await integrity(connection);
+  await repair(connection);
+}
+
+/** What layout 3 has more than layout 2 is taken away; the next that opens the store adds it. */
+async function fromLayout2({ url, connection }: Stage): Promise<void> {
+  const { tag } = connection;
+  const kinds = Number(await connection.command("HGET", `${tag}meta`, "kinds"));
+  for (let n = 1; n <= kinds; n++) {
+    const fields = ["jobs", "rd", "rn"];
+    const counts = (await connection.command("HMGET", `${tag}kc`, ...fields.map((name) => `${name}:${n}`))) as string[];
+    await connection.command("HSET", `${tag}k:${n}`, ...fields.flatMap((name, at) => [name, counts[at] ?? "0"]));
+  }
+  await connection.command("DEL", `${tag}kc`, `${tag}rk`, `${tag}uk`, `${tag}kp`);
+  await connection.command("HSET", `${tag}meta`, "schema", String(SCHEMA_VERSION - 1));
+  const engine = await open(url, { jobs: [noop], logger: false });
+  await engine.close();
+}
