@@ -63,6 +63,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainManyKinds,
     drainSlowHandlers,
     drainLong,
+    drainPurging,
     drainPinned,
     enqueue,
     enqueueInFlightPeers,
