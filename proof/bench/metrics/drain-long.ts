@@ -10,31 +10,50 @@ export const drainLong: Metric = {
     const { name } = bench.store;
     const jobs = bench.pick(600_000, name === "sqlite" ? 80_000 : 40_000);
     const share = name === "sqlite" ? 0.9 : 0.85;
-    const ours = await Drainers.start(bench, await bench.store.place(), 1);
-    return bench.during(ours.programs, async () => {
-      const { rates } = await ours.round(jobs);
-      await ours.stop();
-      const tenth = Math.max(1, Math.floor(rates.length / 10));
-      const first = median(rates.slice(0, tenth));
-      const last = median(rates.slice(-tenth));
-      return [
-        {
-          name: "drainLong",
-          unit: "jobs/s",
-          ours: last,
-          base: { what: "the first tenth of the same drain", value: first },
-          targets: [{ text: `last tenth ≥ ${share * 100} % of the first`, value: last / first, atLeast: share }],
-          detail: {
-            jobs,
-            median: Math.round(median(rates)),
-            slowest: Math.round(Math.min(...rates)),
-            concurrency: CONCURRENCY,
-          },
+    const rounds: Long[] = [];
+    for (const _ of bench.rounds(`drainLong, ${jobs} jobs`, bench.pick(3, 1), 10))
+      rounds.push(await inOneGo(bench, jobs));
+    const shares = rounds.map(({ first, last }) => last / first);
+    const { first, last, rates } = rounds[shares.indexOf(percentile(shares, 50))]!;
+    return [
+      {
+        name: "drainLong",
+        unit: "jobs/s",
+        ours: last,
+        base: { what: "the first tenth of the same drain", value: first },
+        targets: [{ text: `last tenth ≥ ${share * 100} % of the first`, value: last / first, atLeast: share }],
+        detail: {
+          jobs,
+          rounds: rounds.length,
+          ofRounds: shares.map((one) => one.toFixed(2)).join(" "),
+          median: Math.round(median(rates)),
+          slowest: Math.round(Math.min(...rates)),
+          concurrency: CONCURRENCY,
         },
-      ];
-    });
+      },
+    ];
   },
 };
+
+interface Long {
+  readonly rates: readonly number[];
+  readonly first: number;
+  readonly last: number;
+}
+
+/** Each in a new store. A tenth of it on SQLite is 0.3 s, so that one moment in which the machine does something else can decide a single round. */
+async function inOneGo(bench: Bench, jobs: number): Promise<Long> {
+  const url = await bench.store.place();
+  const ours = await Drainers.start(bench, url, 1);
+  const { rates } = await bench.during(ours.programs, async () => {
+    const round = await ours.round(jobs);
+    await ours.stop();
+    return round;
+  });
+  await bench.store.drop(url);
+  const tenth = Math.max(1, Math.floor(rates.length / 10));
+  return { rates, first: median(rates.slice(0, tenth)), last: median(rates.slice(-tenth)) };
+}
 
 interface Offered {
   readonly turns: readonly number[];

@@ -64,6 +64,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainManyKinds,
     drainSlowHandlers,
     drainLong,
+    drainPurging,
     drainPinned,
     enqueue,
     enqueueInFlightPeers,

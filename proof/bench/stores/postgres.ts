@@ -40,7 +40,7 @@ export class TestedPostgres implements TestedStore {
 
   /** By plain SQL, and vacuumed as autovacuum would have done it long before there were so many. */
   async fill(_bench: Bench, url: string, filling: Filling, count: number): Promise<void> {
-    const { kind, priority, delay, finished = false } = filling;
+    const { kind, priority, delay, finished = false, ageMs = 0 } = filling;
     const ended = finished ? "2, 0, now, now, 1, 1" : "0, NULL, 0, 0, 0, 0";
     const due = delay === undefined ? "1, NULL" : "0, now + 30::bigint * 86400000";
     await asked(
@@ -50,7 +50,7 @@ export class TestedPostgres implements TestedStore {
       `WITH filled AS (
          INSERT INTO outlive.jobs (id, kind, priority, input, created_at, state, outcome, started_at, finished_at, fence, worker, lane, run_at)
          SELECT format('fill-%s-%s', (SELECT coalesce(max(seq), 0) FROM outlive.jobs), n), k.id, ${priority}, format('{"n":%s}', n), now, ${ended}, ${due}
-         FROM outlive.kinds k, outlive.now_ms() AS now, generate_series(1, ${count}) AS n WHERE k.name = '${kind}' RETURNING id, seq)
+         FROM outlive.kinds k, (SELECT outlive.now_ms() - ${ageMs}) AS clock (now), generate_series(1, ${count}) AS n WHERE k.name = '${kind}' RETURNING id, seq)
        INSERT INTO outlive.job_ids (id, seq) SELECT id, seq FROM filled`,
       `INSERT INTO outlive.kind_deltas (kind, jobs) SELECT id, ${count} FROM outlive.kinds WHERE name = '${kind}'`,
       "VACUUM (ANALYZE) outlive.jobs, outlive.job_ids",

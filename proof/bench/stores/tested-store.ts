@@ -11,6 +11,8 @@ export interface Filling {
   readonly delay?: "30d";
   /** They have succeeded long ago. Default false: they are queued. */
   readonly finished?: boolean;
+  /** How long ago they were enqueued and ended, on PostgreSQL. Default 0. */
+  readonly ageMs?: number;
 }
 
 export interface TestedStore {
