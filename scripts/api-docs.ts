@@ -76,8 +76,10 @@ export function apiPage(names: readonly PublicName[]): string {
 
 <!-- Made from the types and their comments by \`npm run api\`. -->
 
-Every name that the package exports. Options, their defaults and their limits are in [settings](settings.md); error codes are in
-[errors](errors.md).
+Every name that the package exports, by entry point, with the text that your editor shows. [Settings](settings.md) has the
+options with their defaults and limits, and [errors](errors.md) has the error codes. Instants are numbers, in milliseconds
+since 1970. Durations that you pass are strings such as "30s"; those that you get are numbers in milliseconds, and their
+names end in \`Ms\`.
 
 ${entries.map((entry) => `- [\`${entry}\`](#${anchor(entry)})`).join("\n")}
 

@@ -41,7 +41,7 @@ function settingsPage(): string {
 <!-- Made from the tables in src/engine by \`npm run settings\`. -->
 
 ${wrapped(
-  "Every setting can be written in a configuration file (`outlive.config.ts` or `outlive.yaml`) or in an environment variable. Options that only code can make, and the options of a kind, are at the end.",
+  "Set a setting in a configuration file (`outlive.config.ts` or `outlive.yaml`), in an environment variable, or in the options of `open`. The options that only code can set, and those of `job()`, `batch()`, `request()` and `collection()`, follow at the end.",
 )}
 
 ## Which source wins
@@ -52,17 +52,17 @@ ${wrapped(
 4. **The default**.
 
 ${wrapped(
-  "The rule is the same for `open(config)`, `connect(config)` and every command, setting by setting, so that a web process and its workers use the same store. `npx outlive check` prints every value and its source, and `outlive work` prints its store when it starts.",
+  "The same rule holds for `open(config)`, `connect(config)` and every command, so a web process and its workers use the same store. It applies to each setting separately. `npx outlive check` prints every value and its source; `outlive work` prints its store when it starts.",
 )}
 
 ${wrapped(
-  'A program that passes an address, `open("sqlite:./jobs.db", options)`, has named the store itself. Then neither the environment nor a file is read.',
+  'If a program passes an address, as in `open("sqlite:./jobs.db", options)`, neither the environment nor a configuration file is read.',
 )}
 
 ## Settings
 
 ${sections(SETTINGS)}
-## Options of \`open\` in addition
+## Further options of \`open\`
 
 ${wrapped("`connect` takes `jobs` and `postgres.pool` of these.")}
 
@@ -73,11 +73,21 @@ ${sections(WORKER_OPTIONS)}
 ## Options of \`job()\`
 
 ${sections(KIND_OPTIONS)}
+## Options of \`batch()\`
+
+${wrapped("In addition to the options of `job()` except `input`, `output`, `fair` and `expires`. Those hold for its blocks. [batches.md](batches.md) explains them.")}
+
+${sections(BATCH_OPTIONS)}
 ## Options of \`request()\`
 
 ${wrapped("In addition to `grace` and `retry` of `job()`. [requests.md](requests.md) explains them.")}
 
-${sections(REQUEST_OPTIONS)}`;
+${sections(REQUEST_OPTIONS)}
+## Options of \`collection()\`
+
+${wrapped("In addition to the options of `job()` except `output`, `limits` and `fair`. Those hold for the job that follows the last part. [collections.md](collections.md) explains them.")}
+
+${sections(COLLECTION_OPTIONS)}`;
 }
 
 function sections(rows: Rows): string {
@@ -98,8 +108,10 @@ function defaultText(row: Setting, quote = ""): string {
   const value: unknown = row.default;
   if (value === null) return row.otherwise!;
   if (typeof value !== "object") return shown(value);
-  const { sqlite, postgres } = value as { sqlite: unknown; postgres: unknown };
-  return `${shown(sqlite)} on SQLite, ${shown(postgres)} on PostgreSQL`;
+  const { sqlite, postgres, redis } = value as { sqlite: unknown; postgres: unknown; redis: unknown };
+  return postgres === redis
+    ? `${shown(sqlite)} on SQLite, ${shown(postgres)} on PostgreSQL and Redis`
+    : `${shown(sqlite)} on SQLite, ${shown(postgres)} on PostgreSQL, ${shown(redis)} on Redis`;
 }
 
 /** Lines of at most 120 columns. */

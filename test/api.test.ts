@@ -19,7 +19,7 @@ test(`${API_PAGE} is what the types say; \`npm run api\` writes it again`, () =>
 test("an instant in milliseconds says so where editors show it", () => {
   const instants = names.flatMap(({ name, members }) =>
     members
-      .filter(({ name: member, type }) => /(?:At|^at)$/.test(member) && /^number\b/.test(type))
+      .filter(({ name: member, type }) => /(?:At|Until|Activity|^at)$/.test(member) && /^number\b/.test(type))
       .map(({ name: member, sentence }) => ({ member: `${name}.${member}`, sentence })),
   );
   assert.ok(instants.length > 20);

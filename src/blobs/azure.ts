@@ -36,7 +36,7 @@ export interface AzureOptions extends RemoteOptions {
   readonly url?: string;
   /** A credential of `@azure/identity`, or a `StorageSharedKeyCredential`; needs `url`. */
   readonly credential?: object;
-  /** A container client of your own, with whatever settings it needs, instead of all of the above. */
+  /** Your own container client, instead of all of the above. */
   readonly client?: AzureContainerLike;
 }
 

@@ -67,7 +67,7 @@ function ofStore(store: Survey["store"]): Advice[] {
       say({
         code: "store-not-ok",
         needsPerson: true,
-        text: "The store says that it is not well.",
+        text: "The store reports a problem.",
         next: "outlive check --integrity",
       }),
     ];
@@ -77,8 +77,8 @@ function ofStore(store: Survey["store"]): Advice[] {
     say({
       code: "store-blocked",
       needsPerson: true,
-      text: `Process ${pid} (${command || "unknown command"}) holds the store's write lock and does not let go.`,
-      next: `Look at process ${pid}; if it is frozen, end it: nothing is lost.`,
+      text: `Process ${pid} (${command || "unknown command"}) holds the store's write lock and does not release it.`,
+      next: `Check process ${pid}; if it is frozen, end it: nothing is lost.`,
     }),
   ];
 }
@@ -127,7 +127,7 @@ function ofQuarantine({ kinds, at, lastQuarantinedAt, corruptCount }: SurveyWith
       needsPerson: age !== null && age < DAY_MS,
       text:
         total === 1
-          ? `1 job is quarantined${when("")}: ${corruptCount > 0 ? "what is stored of it is damaged" : "its worker died while it ran alone"}.`
+          ? `1 job is quarantined${when("")}: ${corruptCount > 0 ? "its stored data is damaged" : "its worker died while it ran alone"}.`
           : `${thousands(total)} jobs are quarantined${when("the latest ")}: ${whyQuarantined(total, corruptCount)}.`,
       next: corruptCount > 0 ? "outlive quarantine list; outlive check --integrity" : "outlive quarantine list",
     }),
@@ -136,7 +136,8 @@ function ofQuarantine({ kinds, at, lastQuarantinedAt, corruptCount }: SurveyWith
 
 function whyQuarantined(total: number, corrupt: number): string {
   if (corrupt === 0) return "their workers died while they ran alone";
-  const damaged = `what is stored of ${corrupt === total ? "them" : thousands(corrupt)} is damaged`;
+  const damaged =
+    corrupt === total ? "their stored data is damaged" : `the stored data of ${thousands(corrupt)} is damaged`;
   return corrupt === total ? damaged : `${damaged}, the workers of the others died while they ran alone`;
 }
 
@@ -167,7 +168,7 @@ function ofWorker(worker: KnownWorker, anyLive: boolean): Advice[] {
     say({
       code: "worker-blocked",
       worker: id,
-      text: `The main loop of worker ${id} (pid ${pid}) has stood still for ${humanMs(loopLagMs)}; it holds ${held}.`,
+      text: `The event loop of worker ${id} (pid ${pid}) has been blocked for ${humanMs(loopLagMs)}; it holds ${held}.`,
       next: "outlive jobs --state running",
     }),
   ];
@@ -226,7 +227,7 @@ function ofUndeclared({ undeclared: names }: SchedulesReview): Advice[] {
   return [
     say({
       code: "schedules-undeclared",
-      text: `${count(names.length, "schedule is", "schedules are")} declared by no live worker: ${named}${andMore(names.length - MAX_NAMED)}.`,
+      text: `No live worker declares ${count(names.length, "schedule")}: ${named}${andMore(names.length - MAX_NAMED)}.`,
       next: "outlive schedules prune --dry-run",
     }),
   ];
@@ -286,7 +287,7 @@ export interface Survey {
   readonly schedules: SchedulesReview;
 }
 
-/** Queued jobs of one kind whose last attempt failed or took too long, among the newest that were looked at. */
+/** Queued jobs of one kind whose last attempt failed or took too long, among the newest that were read. */
 export interface Failing {
   readonly jobs: number;
   readonly latest: string;
@@ -294,7 +295,7 @@ export interface Failing {
 }
 
 export interface KindStatus extends KindCounts {
-  /** Null: no queued job that was looked at failed before. */
+  /** Null: no queued job that was read failed before. */
   readonly failing: Failing | null;
   /** Live workers that know the kind. */
   readonly liveWorkers: number;

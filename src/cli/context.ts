@@ -74,8 +74,8 @@ export function makeContext(
       if (options.readOnly !== true) return;
       throw new OutliveError(
         ErrorCode.storeReadOnly,
-        `With --read-only nothing can ${what}.`,
-        "Nothing was written. Leave --read-only away to change something.",
+        `With --read-only this command can't ${what}.`,
+        "Nothing was written. Omit --read-only to do it.",
       );
     },
     close: async () => {
@@ -108,7 +108,7 @@ export function duration(text: string): number {
 export function instant(text: string): Date {
   const at = new Date(text);
   if (!/^\d{4}-/.test(text) || Number.isNaN(at.getTime()))
-    throw new InvalidArgumentError('Use an instant of ISO 8601: "2026-12-31T23:00:00Z".');
+    throw new InvalidArgumentError('Use an ISO 8601 instant: "2026-12-31T23:00:00Z".');
   return at;
 }
 
@@ -144,7 +144,7 @@ export function filterOf(flags: FilterFlags, now: number): JobFilter {
 export function withBy(command: Command): Command {
   return command
     .option("--reason <text>", "why, for the audit")
-    .option("--actor <name>", "who does it, for the audit (default: cli/USER@HOST)");
+    .option("--actor <name>", "who makes the change, for the audit (default: cli/USER@HOST)");
 }
 
 export function byOf(command: Command): { readonly actor: string; readonly reason?: string } {

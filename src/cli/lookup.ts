@@ -12,7 +12,7 @@ export function noSuchJob(id: string): OutliveError {
   return new OutliveError(
     ErrorCode.notFound,
     `There is no job ${id}.`,
-    "Look for it: outlive jobs --text PART. Finished jobs are kept for the retention time only.",
+    "Search for it: outlive jobs --text PART. Finished jobs are deleted after their retention.",
     { jobId: id },
   );
 }
@@ -41,7 +41,7 @@ export function severalBegin(what: "job" | "incident", prefix: string, ids: read
   return new OutliveError(
     ErrorCode.notFound,
     `Several ${what}s begin with ${prefix}: ${shown}.`,
-    "Write more of the id.",
+    "Use more characters of the id.",
     { prefix, ids: ids.slice(0, SHOWN) },
   );
 }
@@ -137,7 +137,7 @@ export interface KnownWorker {
 
 export type Deaths = readonly { readonly worker: WorkerRow; readonly death: Death }[];
 
-/** A main loop that stands still for longer is blocked; a shorter pause is ordinary work. */
+/** An event loop that does not turn for longer is blocked; a shorter pause is ordinary work. */
 const BLOCKED_MS = 1_000;
 
 export function knownWorker(worker: WorkerRow, deaths: Deaths, now: number): KnownWorker {

@@ -31,7 +31,7 @@ export type Register = (program: Command, run: (action: Action) => (...given: un
 /** The headings of `outlive --help`, and what stands under each. */
 const GROUPS: Readonly<Record<string, readonly string[]>> = {
   "Start and run:": ["init", "work", "demo"],
-  "Look:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "audit", "metrics"],
+  "Inspect:": ["status", "jobs", "job", "why", "workers", "incidents", "incident", "recovery", "audit", "metrics"],
   "Change:": [
     "enqueue",
     "signal",
@@ -64,7 +64,7 @@ const GROUPS: Readonly<Record<string, readonly string[]>> = {
 
 function group(program: Command): void {
   program.addHelpCommand(
-    new Command("help").argument("[command]").description("the help of a command").helpGroup("Other:"),
+    new Command("help").argument("[command]").description("show the help of a command").helpGroup("Other:"),
   );
   for (const [heading, names] of Object.entries(GROUPS))
     for (const command of program.commands) if (names.includes(command.name())) command.helpGroup(heading);
@@ -98,9 +98,9 @@ export async function main(
       "the configuration file (default: outlive.config.ts, .mts, .mjs, .js, or outlive.yaml, .yml in this folder)",
     )
     .option("--store <url>", 'the store, for instance "sqlite:./jobs.db"; wins over file and environment')
-    .option("--read-only", "read only, also from a damaged store: shows everything that can be read, changes nothing")
+    .option("--read-only", "change nothing, and show what can be read, even from a damaged store")
     .showSuggestionAfterError()
-    // Also a narrow column of descriptions is wrapped: in a line that the terminal breaks, words are cut.
+    // Wraps even a narrow column of descriptions: the terminal would break lines in the middle of words.
     .configureHelp({ showGlobalOptions: true, minWidthToWrap: 20, subcommandTerm })
     .commandsGroup("Other:")
     .exitOverride()
@@ -118,7 +118,7 @@ export async function main(
         code = (await action(context, command)) ?? ExitCode.ok;
       } catch (thrown) {
         code = exitCodeOf(thrown);
-        tellError(thrown, options.json === true, streams);
+        printError(thrown, options.json === true, streams);
       } finally {
         await context.close();
       }
@@ -136,7 +136,7 @@ export async function main(
   return code;
 }
 
-/** Commander's words: "error: unknown command 'stat'", and on a second line "(Did you mean status?)". */
+/** Commander writes: "error: unknown command 'stat'", and on a second line "(Did you mean status?)". */
 function usageError({ code, message }: CommanderError): { code: "USAGE"; message: string; hint: string } {
   const seeHelp = "See `outlive --help`, or `outlive COMMAND --help`.";
   if (code.startsWith("commander.help")) return { code: "USAGE", message: "A command is missing.", hint: seeHelp };
@@ -144,7 +144,7 @@ function usageError({ code, message }: CommanderError): { code: "USAGE"; message
   return { code: "USAGE", message: what, hint: suggestion.join(" ").replace(/^\((.*)\)$/, "$1") || seeHelp };
 }
 
-function tellError(thrown: unknown, json: boolean, { stdout, stderr }: Streams): void {
+function printError(thrown: unknown, json: boolean, { stdout, stderr }: Streams): void {
   const known = thrown instanceof OutliveError;
   const message = thrown instanceof Error ? thrown.message : String(thrown);
   if (json) {

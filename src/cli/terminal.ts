@@ -102,7 +102,7 @@ export interface Column {
   readonly align?: "right";
   /** On a narrow terminal the column may be cut to this many characters. */
   readonly shrinkTo?: number;
-  /** Of the last column: what does not fit goes on in the next line, so nothing is cut. */
+  /** Of the last column: what does not fit continues on the next line, so nothing is cut. */
   readonly wraps?: true;
 }
 

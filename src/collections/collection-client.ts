@@ -72,7 +72,7 @@ export interface CollectionInfo {
   readonly createdAt: number;
   /** When it last changed (a part, an announcement, a new state), in milliseconds since 1970. */
   readonly updatedAt: number;
-  /** When the latest part or announcement came. */
+  /** When the latest part or announcement came, in milliseconds since 1970. */
   readonly lastActivity: number;
   /** Its states so far, with their times. */
   readonly transitions: readonly Transition[];

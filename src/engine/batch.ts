@@ -19,15 +19,15 @@ export { isBatch, isScheduleDeclaration };
 
 /** The options of a batch, in addition to its schemas and to those of a job, which hold for its blocks. */
 export interface BatchOptions {
-  /** Rows of one block, at most; a block also ends at 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds. Default 50; from 1 to 1000. */
+  /** The maximum number of rows in a block; a block is also limited to 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds. Default 50; from 1 to 1000. */
   readonly block?: number;
   /** How many rows of a block run at once. Default 1; from 1 to 1000. */
   readonly atOnce?: number;
-  /** "time": rows that ended are durable within 200 ms, so a kill repeats at most that much. "row": each row's end is durable before the next begins. Default "time". */
+  /** "time": rows that ended are durable within 200 ms, so a kill repeats at most that much work. "row": the end of each row is durable before the next begins. Default "time". */
   readonly mark?: "time" | "row";
-  /** After this long a worker settles the rows that ended and queues the rest of the block again at no cost, so that a deploy or another batch never waits for a long block. Default "10s"; from "10ms" to "24d". */
+  /** After this time a worker settles the rows that have ended and queues the rest of the block again, at no cost to it. So a deploy or another batch never waits for a long block. Default "10s"; from "10ms" to "24d". */
   readonly blockFor?: Duration;
-  /** How many rows may fail or be quarantined, as a number or a share such as "5%". Beyond it the batch is aborted and has failed; rows in flight may still fail on top. Default: any number. */
+  /** How many rows may fail or be quarantined, as a number or a share such as "5%". If more do, the batch is aborted as failed; rows in flight may add to the number. Default: any number. */
   readonly tolerate?: number | `${number}%`;
 }
 
@@ -53,7 +53,7 @@ export function batch<
     "expires" in ofJob && ofJob.expires !== undefined,
     `expires of batch ${name}`,
     "was set, and blocks of a batch do not expire",
-    "Remove it. A batch that is not wanted any more is ended with abortBatch.",
+    "Remove it. To end a batch early, use abortBatch.",
   );
   check(`batch ${name}`, BATCH_OPTIONS, defined({ block, atOnce, mark, blockFor, tolerate, row, context }));
   const blocks = job<string>(name, { ...ofJob, ...(limits && { limits }), fair: (id) => id });

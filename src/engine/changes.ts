@@ -41,13 +41,13 @@ export interface BulkProgress {
   readonly found: number;
   /** How many of them were changed. */
   readonly changed: number;
-  /** Of the changed ones, running jobs that were asked to end. */
+  /** How many of the changed jobs were running and were asked to end. */
   readonly requested: number;
   /** How many of them could not be changed. */
   readonly failed: number;
 }
 
-/** What a bulk change came to. */
+/** The outcome of a bulk change. */
 export interface BulkResult extends BulkProgress {
   /** The entry of the audit; null: nothing was changed. */
   readonly audit: string | null;
@@ -154,7 +154,7 @@ export class Changes {
     if (named(draft.keys ?? []) !== named(job.keys))
       throw new OutliveError(
         ErrorCode.inputInvalid,
-        `The new input of job ${id} has other keys than the job, and it counts against those.`,
+        `The new input of job ${id} has other limit keys than the job, which counts against its own.`,
         "Nothing was changed. Enqueue a new job with that input.",
         { jobId: id, kind: job.kind },
       );
@@ -304,7 +304,7 @@ function notFound(id: string): OutliveError {
   return new OutliveError(
     ErrorCode.notFound,
     `There is no job ${id}.`,
-    "Check the id; finished jobs are kept for the retention time only.",
+    "Check the id; finished jobs are deleted after their retention.",
     { jobId: id },
   );
 }
@@ -348,7 +348,7 @@ function ofBatch(id: string, change: HandChange["do"], batch: string): OutliveEr
           "retried alone",
           `Retry the rows of the batch that failed: engine.retryBatch(${JSON.stringify(batch)}), or outlive retry --batch ${batch}`,
         ]
-      : [`${change === "remove" ? "removed" : "promoted"} alone`, `See the batch: outlive batches show ${batch}`];
+      : [`${change === "remove" ? "removed" : "promoted"} alone`, `See the batch: outlive batch ${batch}`];
   return new OutliveError(
     ErrorCode.wrongState,
     `Job ${id} can't be ${what}: it is a block of batch ${batch}, and its rows have been counted.`,
@@ -362,12 +362,9 @@ function wrongState(id: string, change: HandChange["do"], state: JobState): Outl
   const [what, hint] = {
     cancel: [
       "it has ended and will not run again, so there is nothing to cancel",
-      `Leave it, and it goes after the retention time; or run it again: outlive retry ${id}, or engine.retry(id).`,
+      `It is deleted after its retention. To run it again: outlive retry ${id}, or engine.retry(id).`,
     ],
-    retry: [
-      "it has not ended, so there is nothing to retry",
-      "It runs without that. Only finished jobs can be retried.",
-    ],
+    retry: ["it has not ended, so there is nothing to retry", "It will run anyway. Only finished jobs can be retried."],
     promote: ["only a delayed job can be promoted", `See it: outlive job ${id}`],
     remove: [
       "a running job can't be removed",

@@ -183,7 +183,7 @@ export class Client {
     return enqueued!;
   }
 
-  /** Adds many jobs, also from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier batches are in: ids of your own make a repetition harmless. */
+  /** Adds many jobs, even from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier transactions are stored; with your own ids you can safely repeat the call. */
   async enqueueMany<In>(
     job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
     inputs: Iterable<In> | AsyncIterable<In>,
@@ -271,8 +271,7 @@ export class Client {
   }
 
   /**
-   * The result of a job, once it has succeeded. Rejects with NO_RESULT if it ended otherwise, was removed, or does not end within `timeout`. Works also
-   * for a job that ended before, and in a program that started after it was enqueued.
+   * The result of a job, once it has succeeded. Rejects with NO_RESULT if it ended otherwise, was removed, or does not end within `timeout`. It also works for a job that has ended already, and in a program that started after the enqueue.
    */
   result<Result = Json>(id: JobId<Result>, options: { readonly timeout?: Duration } = {}): Promise<Result> {
     assertKey(id, "The job's id");
@@ -282,8 +281,7 @@ export class Client {
   }
 
   /**
-   * Sends a signal to an unfinished job, which reads it with `run.waitForSignal`. Resolves when it is kept, also before the job waits for it. With an `id` of
-   * yours a repetition adds nothing. At most 1,000 unread signals are kept for a job. With an `actor` or a `reason` it is in the audit.
+   * Sends a signal to an unfinished job, which reads it with `run.waitForSignal`. Resolves when it is stored, even if the job does not wait for it yet. With your own `id`, sending it again adds nothing. At most 1,000 unread signals are kept for a job. With an `actor` or a `reason` it is in the audit.
    */
   async signal(
     jobId: string,
@@ -314,8 +312,8 @@ export class Client {
   }
 
   /**
-   * What happens to these jobs, as it is found by reading their rows: how each stands first, then every change that a read finds, until all have ended. What
-   * happens between two reads is one event. For a web process; in a worker, `engine.on` hears everything at once.
+   * Follows these jobs by reading their rows: first the state of each, then every change that a read finds, until all have
+   * ended. Changes between two reads are one event. For web processes; in a worker, `engine.on` reports everything at once.
    */
   follow<Result = Json>(
     ids: readonly JobId<Result>[],
@@ -326,14 +324,14 @@ export class Client {
   }
 
   /**
-   * Asks for the end of a job: a queued one is cancelled now, a running one gets an aborted signal. Returns the state it is in after that. With
-   * `children` also its children that have not begun are cancelled, by the next turns of any workers; those that have begun go on.
+   * Cancels a job: a queued one at once, a running one by aborting its signal. Returns its state after that. With `children`,
+   * workers also cancel its children that have not begun; those that have begun continue.
    */
   cancel(id: string, options: CancelOptions & By = {}): Promise<JobState> {
     return this.changes.cancel(id, options);
   }
 
-  /** Queues a finished job again, with its counters at zero and its steps kept. With an `input` it runs with that, and its kept steps are deleted. */
+  /** Queues a finished job again, with its counters at zero and its steps kept. With an `input` it runs with that input, and its kept steps are deleted. */
   retry(id: string, options: { readonly input?: unknown } & By = {}): Promise<JobState> {
     return this.changes.retry(id, options);
   }
@@ -344,8 +342,9 @@ export class Client {
   }
 
   /**
-   * Deletes a job with all that belongs to it: input, result, steps, log, history, signals and blobs. One that has not ended ends first, and what waits for it goes on.
-   * As long as its parent is unfinished, an empty job with the error REMOVED stays in its place. A running one is refused. The audit and incidents keep its id.
+   * Deletes a job and everything that it stored: input, result, steps, log, history, signals and blobs. Rejects for a running
+   * job. A job that has not ended is ended first, and jobs that wait for it continue. While its parent is unfinished, an empty
+   * job with the error REMOVED takes its place. The audit and incidents keep its id.
    */
   remove(id: string, by: By = {}): Promise<void> {
     return this.changes.remove(id, by);
@@ -374,7 +373,7 @@ export class Client {
     return this.changes.audit(options);
   }
 
-  /** The whole story of one job, or null. */
+  /** Everything about one job, or null if there is none. */
   async get(id: string): Promise<JobDetails | null> {
     assertKey(id, "The job's id");
     return this.store.inspect.get(id);
@@ -400,7 +399,7 @@ export class Client {
     return this.store.inspect.counts();
   }
 
-  /** Workers with their heartbeats: those at work or being recovered; those that have ended and still hold jobs; or all whose rows are kept. */
+  /** Workers with their heartbeats: those that are running or being recovered; those that have ended and still hold jobs; or all that are stored. */
   workers({ which = "present", heldIds }: Pick<WorkerQuery, "which" | "heldIds"> = {}): Promise<readonly WorkerRow[]> {
     return this.store.workers({ which, ...(heldIds !== undefined && { heldIds }) });
   }
@@ -443,7 +442,7 @@ export class Client {
 
   // ---- batches
 
-  /** Submits rows as one batch, in constant memory, and seals it. With a `key` a submission that was killed goes on where it ended. */
+  /** Submits rows as one batch, in constant memory, and seals it. With a `key`, a killed submission continues where it ended. */
   submit<In, Context>(
     batch:
       | BatchContract<In, never, Context, never>
@@ -456,8 +455,8 @@ export class Client {
   }
 
   /**
-   * Has a worker read a file into a batch: a job, which a kill does not lose and which goes on at the last block. `source` is a path that every worker can
-   * read, or `{ blob: key }`. `engine.result(job)` is `{ batch, rows }` when all rows are in. With a `key` the same file is taken once.
+   * Enqueues a job that reads a file into a batch. After a kill it continues at the last block. `source` is a path that every worker can
+   * read, or `{ blob: key }`. `engine.result(job)` is `{ batch, rows }` when all rows are stored. With a `key` the same file is read once.
    */
   async ingest<In, Context>(
     batch:
@@ -505,7 +504,7 @@ export class Client {
     return this.#batchesFor(batch).openBatch(batch as unknown as AnyBatch, options);
   }
 
-  /** How a batch stands, or null. Reads a few rows, however large the batch is, and takes no lock. */
+  /** The state of a batch, or null if there is none. Reads a few rows, however large the batch is, and takes no lock. */
   async batch(id: string): Promise<BatchInfo | null> {
     assertKey(id, "The batch's id");
     return this.#batches().get(id);
@@ -529,7 +528,7 @@ export class Client {
     return this.#batches().failedRows(id);
   }
 
-  /** Ends a batch: rows that have not begun are aborted, running blocks are asked to end, and what has ended stays. Returns the state it is in after that. */
+  /** Ends a batch: aborts the rows that have not begun, asks running blocks to end, and keeps what has ended. Returns its state after that. */
   async abortBatch(id: string, by: By = {}): Promise<BatchState> {
     assertKey(id, "The batch's id");
     return this.#batches().abort(id, this.#entry("abort", `batch ${id}`, by));
@@ -551,7 +550,7 @@ export class Client {
     if (!outcome || outcome.state === "missing" || isTerminal(outcome.state)) return;
     throw new OutliveError(
       ErrorCode.wrongState,
-      `Batch ${id} has ended, and the job that follows its end (${done}) has not: it is ${outcome.state}.`,
+      `Batch ${id} has ended, but its done job (${done}) has not: it is ${outcome.state}.`,
       `Nothing was changed. Retry the batch when that job has ended; why it has not: outlive why ${done}`,
       { batch: id, jobId: done, state: outcome.state },
     );
@@ -569,7 +568,7 @@ export class Client {
       throw new OutliveError(
         ErrorCode.optionInvalid,
         `The store ${name} has no batches.`,
-        "Use a SQLite or PostgreSQL store.",
+        "Use a store of this version of Outlive.",
         { store: name },
       );
     return (this.#batchClient ??= new BatchClient(batches, this.#events, this.#newId));
@@ -577,7 +576,7 @@ export class Client {
 
   // ---- collections
 
-  /** Opens a collection and asks its producer, by a job. Resolves when both are durable. A known id returns the first with `created: false`. */
+  /** Opens a collection and enqueues the job that asks its producer. Resolves when both are durable. If the id is known, it returns the first with `created: false`. */
   async collect<In>(
     collection: CollectionContract<In, never> | CollectionContract<In, unknown>,
     input: NoInfer<In>,
@@ -606,7 +605,7 @@ export class Client {
     return this.#collectionsFor(collection).put(collection as unknown as AnyCollection, id, series, ordinal, data);
   }
 
-  /** How a collection stands, with what is missing, or null. */
+  /** A collection and what it is missing, or null if there is none. */
   async collection(id: string): Promise<CollectionInfo | null> {
     assertKey(id, "The collection's id");
     return this.#collections().get(id);
@@ -628,21 +627,21 @@ export class Client {
     return this.#collections().counts();
   }
 
-  /** Ends an open collection as if its time had passed: `abandoned` runs, and what came is kept for `keep`. */
+  /** Ends an open collection as if its time had passed: `abandoned` runs, and its parts are kept for `keep`. */
   async abandonCollection(id: string, by: By = {}): Promise<CollectionState> {
     assertKey(id, "The collection's id");
     const entry = this.#entry("abandon", `collection ${id}`, by);
     return this.#collections().end(id, "abandoned", "by an operator", entry);
   }
 
-  /** Ends an open collection that is not wanted any more. */
+  /** Ends an open collection as cancelled. */
   async cancelCollection(id: string, by: By = {}): Promise<CollectionState> {
     assertKey(id, "The collection's id");
     const entry = this.#entry("cancel", `collection ${id}`, by);
     return this.#collections().end(id, "cancelled", "by an operator", entry);
   }
 
-  /** Messages that were put aside, by id. */
+  /** Parked messages, by id. */
   async parked(options: ParkedListOptions = {}): Promise<readonly ParkedRow[]> {
     const { kind, collection, limit = 50, after = null } = options;
     assertLimit(limit);
@@ -676,7 +675,7 @@ export class Client {
       throw new OutliveError(
         ErrorCode.optionInvalid,
         `The store ${name} has no collections.`,
-        "Use a SQLite or PostgreSQL store.",
+        "Use a store of this version of Outlive.",
         { store: name },
       );
     return (this.#collectionClient ??= new CollectionClient({
@@ -822,8 +821,8 @@ export function contractsOf(jobs: readonly object[]): ReadonlyMap<string, AnyCon
     if (typeof contract?.name !== "string" || contract.settings === undefined)
       throw new OutliveError(
         ErrorCode.optionInvalid,
-        "One of `jobs` was not made by job(), batch() or collection().",
-        "Pass what job(), batch() or collection() returned.",
+        "One of `jobs` was not made by job(), batch(), request(), collection() or schedule().",
+        "Pass what these functions returned.",
       );
     if (contracts.has(contract.name) && contracts.get(contract.name) !== contract) {
       throw new OutliveError(

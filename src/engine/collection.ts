@@ -21,21 +21,21 @@ export interface CollectionOptions {
   readonly series: readonly string[];
   /** What a message may be. */
   readonly message?: {
-    /** How many bytes one part may have, at most 512 MB. A larger one is refused, or parked. Default: 16MB. */
+    /** The maximum size of a part, at most 512 MB. A larger part is refused; a larger message is parked. Default: 16MB. */
     readonly max?: Bytes;
   };
-  /** How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others. Default: 256MB. */
+  /** How many bytes of messages one process holds in memory, at most 64 GB and at least `message.max`. The broker keeps the others. Default: 256MB. */
   readonly memory?: Bytes;
   /** When a collection that does not become complete is abandoned. */
   readonly abandonAfter?: {
-    /** A collection to which nothing came for this long is abandoned. Default "1h"; from "10ms" to "3650d". */
+    /** A collection that gets no part for this long is abandoned. Default "1h"; from "10ms" to "3650d". */
     readonly idle?: Duration;
     /** A collection that is not complete this long after it was opened is abandoned. Default "7d"; from "10ms" to "3650d". */
     readonly total?: Duration;
   };
-  /** How long the parts of a collection that has ended are kept, with their blobs. Default "7d"; at most "3650d". */
+  /** How long the parts and blobs of a collection are kept after it has ended. Default "7d"; at most "3650d". */
   readonly keep?: Duration;
-  /** With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. A queue that is younger than a second may lose confirmed messages if its broker is killed. Default "shared". */
+  /** With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. If the broker is killed, a queue that is less than a second old can lose confirmed messages. Default "shared". */
   readonly queues?: "shared" | "per-collection";
 }
 

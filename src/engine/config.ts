@@ -25,7 +25,7 @@ type FileOptions = Omit<
 export interface OutliveConfig extends FileOptions {
   /** The store's address. Default "sqlite:./outlive.db". */
   readonly store?: string;
-  /** The modules that declare jobs and attach their handlers: one or several globs, relative to the working directory. For `outlive work`; a program passes its own jobs. Default "jobs/**\/*.{ts,mts,js,mjs}". */
+  /** The modules that declare jobs and attach their handlers, as globs relative to the working directory. Only the command line reads it; a program passes its own jobs. Default "jobs/**\/*.{ts,mts,js,mjs}". */
   readonly jobs?: string | readonly string[];
   /** How `outlive work` runs; its flags win. `open` and `connect` do not read it. */
   readonly work?: WorkFileOptions;
@@ -33,19 +33,19 @@ export interface OutliveConfig extends FileOptions {
 
 /** How `outlive work` runs. */
 export interface WorkFileOptions {
-  /** How many worker processes `outlive work` runs. If the program has requests and anything else, one or two more send them. Default 1; from 1 to 256. */
+  /** How many worker processes `outlive work` runs. If there are requests and other kinds, one or two additional processes send the requests. Default 1; from 1 to 256. */
   readonly processes?: number;
   /** How many jobs run at once in each process: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | Readonly<Record<string, number>>;
-  /** How long running jobs may finish at the end. With `--watch` it is "2s", unless `--grace` is given. Default "25s"; at most "24d". */
+  /** How long a stopping worker waits for its running jobs. With `--watch` it is "2s", unless `--grace` is given. Default "25s"; at most "24d". */
   readonly grace?: Duration;
-  /** How large V8's semi-spaces may get in each process, in MB (`--max-semi-space-size`, unless Node itself is started with it). While no-op jobs were drained, a process had at most 99 MB of RSS on SQLite and 133 MB on PostgreSQL with 4, and 119 and 221 MB with Node's own size, at 0.91 to 1 of its rate. Default 4; from 1 to 256. */
+  /** The maximum size of V8's semi-spaces in each process, in MB (`--max-semi-space-size`; if Node was started with that flag, the flag wins). A smaller size needs less memory. Measured with no-op jobs: 99 MB of RSS on SQLite and 133 MB on PostgreSQL with 4, and 119 and 221 MB with Node's default, at 0.91 to 1 times its throughput. Default 4; from 1 to 256. */
   readonly semiSpace?: number;
-  /** Where /live, /ready and /metrics are served. Default "off"; "HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off". */
+  /** The address at which `outlive work` serves /live, /ready and /metrics. Default "off"; "HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off". */
   readonly http?: string;
   /** How the log of `outlive work` is written; with `--json` it is "json". Default "pretty". */
   readonly log?: "pretty" | "json";
-  /** Modules whose default export is a middleware, or an array of them, relative to the working directory: around every enqueue and every attempt of the worker processes, and for the recoveries of the supervisor. The first is the outermost. Default: none. */
+  /** Modules whose default export is a middleware, or an array of them, relative to the working directory. It wraps every enqueue and every attempt in the worker processes, and sees the recoveries of the supervisor. The first is the outermost. Default: none. */
   readonly middleware?: string | readonly string[];
 }
 

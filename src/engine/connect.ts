@@ -17,9 +17,9 @@ export type ClientOptions = Pick<
 >;
 
 /**
- * Connects to a store: by its address, or by a configuration, whose store is found as `open` and the command line find it. A SQLite file
- * that is not there, or has no Outlive tables, is created as by `open`, so that a program may enqueue before the first worker starts; a
- * PostgreSQL schema must be there. Declares the settings of `jobs`, so that they can be enqueued.
+ * Connects to a store by its address, or by a configuration, which is resolved as for `open` and the command line. If a SQLite
+ * file does not exist, or has no Outlive tables, it is created, so a program can enqueue before the first worker starts; a
+ * PostgreSQL schema must exist. Declares the settings of `jobs`, so that they can be enqueued.
  */
 export async function connect(where: string | OutliveConfig, given: ClientOptions = {}): Promise<Client> {
   assertNode();

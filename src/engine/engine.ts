@@ -98,7 +98,7 @@ export interface Wiring {
 
 /** A client that also runs jobs. Made by `open()`. */
 export class Engine<Kinds extends string = string> extends Client {
-  /** For supervisors, monitors and the command line: recovery by hand, deaths, and the store itself. */
+  /** For supervisors, monitors and the command line: explicit recovery, deaths, and the store itself. */
   readonly operator: Operator;
   readonly #wiring: Wiring;
   #host: WorkerHost | undefined;
@@ -367,7 +367,7 @@ export class Engine<Kinds extends string = string> extends Client {
   }
 
   /**
-   * Has workers read each file that comes into a folder into a batch of its own, once, and moves it to `done` or `failed` in that folder. Runs until it is stopped
+   * Reads each new file in a folder into its own batch, once, and moves it to `done` or `failed` in that folder. Runs until it is stopped
    * or the engine closes; several processes may watch the same folder. Every worker must be able to read it under this path.
    */
   async watchFolder<In, Context>(

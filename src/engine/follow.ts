@@ -14,7 +14,7 @@ export interface FollowOptions {
   readonly signal?: AbortSignal;
 }
 
-/** How a job stands since this event. */
+/** The state of a job since this event. */
 export type FollowedJob<Result = Json> = { readonly id: string; readonly kind: string; readonly attempt: number } & (
   | { readonly type: "queued"; readonly runAt: number | null; readonly error: StoredError | null }
   /** It waits at a step such as "run.sleep#1", without a slot. */

@@ -20,7 +20,7 @@ export class KeyLimits {
     this.#newId = newId;
   }
 
-  /** Gives one key of a limit a limit or a weight of its own; null: that of the limit again. It replaces what was set before. Running jobs continue. */
+  /** Gives one key of a limit its own limit or weight, which replaces what was set before; null restores that of the limit. Running jobs continue. */
   async set(limit: string, key: string, own: KeyLimitOptions | null, by: By = {}): Promise<void> {
     const named = namedKey(limit, key);
     const entry = this.#entry("limit", named, by);
@@ -49,13 +49,13 @@ export class KeyLimits {
     await operate.pauseKey(named, pause, this.#entry(pause === null ? "resume" : "pause", named, by));
   }
 
-  /** How one key stands: what applies to it, what it holds, whether it is paused. */
+  /** The state of one key: what applies to it, what it holds, whether it is paused. */
   async get(limit: string, key: string): Promise<KeyState> {
     const [state] = await this.#keys({ key: namedKey(limit, key) });
     return state!;
   }
 
-  /** The keys that have something of their own, of one limit or of all, by name; at most 1,000. */
+  /** The keys that have their own limit, weight or pause, of one limit or of all, by name; at most 1,000. */
   list(limit?: string): Promise<readonly KeyState[]> {
     if (limit !== undefined) assertKey(limit, "The name of the limit");
     return this.#keys({ limit: limit ?? null, most: MAX_LISTED });

@@ -20,7 +20,8 @@ export const KIND_OPTIONS = {
     takes: "a Standard Schema (zod, valibot, arktype and others make them)",
     accepts: () => true,
     otherwise: "any JSON",
-    sentence: "The schema of what the handler returns, which is checked before it is kept. It types `engine.result`.",
+    sentence:
+      "The schema of what the handler returns. The result is checked before it is stored, and `engine.result` has its type.",
   },
   limits: {
     type: "code",
@@ -29,7 +30,7 @@ export const KIND_OPTIONS = {
     // job() checks each, with an error of its own.
     accepts: Array.isArray,
     otherwise: "none",
-    sentence: "How many of its jobs with the same key may run, or start in a period, over all workers.",
+    sentence: "How many of its jobs with the same key may run at once, or start per period, across all workers.",
   },
   fair: {
     type: "code",
@@ -37,9 +38,9 @@ export const KIND_OPTIONS = {
     takes: "a function (input) => text, or the name of one of the kind's limits (docs/limits.md)",
     // job() checks it, with an error of its own.
     accepts: (value: unknown) => typeof value === "function" || typeof value === "string",
-    otherwise: "jobs start by priority and age, whosever they are",
+    otherwise: "jobs start by priority and age",
     sentence:
-      "Whose jobs take turns: those with the same key. A key with one job waits for one round of the others at most, whatever they have queued.",
+      "Jobs of different keys take turns: a key with one job waits for at most one round of the other keys, however much they have queued.",
   },
   timeout: {
     type: "duration",
@@ -48,7 +49,7 @@ export const KIND_OPTIONS = {
     max: LONGEST,
     or: "none",
     sentence:
-      "How long an attempt may run, counted again from each `run.heartbeat()`, on the worker's monotonic clock: a change of the wall clock neither shortens nor extends it.",
+      "How long an attempt may run. `run.heartbeat()` starts the time again. It is measured on the worker's monotonic clock, so changes of the wall clock do not matter.",
   },
   maxRuntime: {
     type: "duration",
@@ -56,13 +57,13 @@ export const KIND_OPTIONS = {
     otherwise: "no cap",
     max: LONGEST,
     limit: 'not shorter than the timeout, and not with a timeout of "none"',
-    sentence: "The longest an attempt may run, whatever its heartbeats.",
+    sentence: "The longest that an attempt may run, even if it calls `run.heartbeat()`.",
   },
   grace: {
     type: "duration",
     default: "5s",
     max: LONGEST,
-    sentence: "How long a handler may go on after its signal was aborted by the deadline or a cancel.",
+    sentence: "How long a handler may continue after the deadline or a cancel aborted its signal.",
   },
   "retry.attempts": {
     type: "integer",
@@ -70,7 +71,7 @@ export const KIND_OPTIONS = {
     min: 1,
     max: 1_000,
     sentence:
-      "How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown counts toward none.",
+      "How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown is not counted.",
   },
   "retry.timeouts": {
     type: "integer",
@@ -86,7 +87,7 @@ export const KIND_OPTIONS = {
     min: 1,
     max: 1_000,
     sentence:
-      "How many workers may die, after the first crash of the job, while it is their only suspect, before it is quarantined.",
+      "How many workers may die while the job is their only suspect, before it is quarantined. The job's first crash does not count.",
   },
   "retry.backoff": {
     type: "code",
@@ -126,7 +127,7 @@ export const KIND_OPTIONS = {
     min: "1ms",
     max: LONGEST,
     sentence:
-      'How long its jobs may wait for their first attempt after they were due: then they are cancelled, with the outcome "expired".',
+      'How long a job may wait for its first attempt after it was due. Then it is cancelled, with the outcome "expired".',
   },
   retention: {
     type: "code",
@@ -136,7 +137,7 @@ export const KIND_OPTIONS = {
     accepts: (value) => typeof value === "string" || (typeof value === "object" && value !== null),
     otherwise: "`retention.finished`",
     sentence:
-      "How long its finished jobs are kept: one time for all, or one for each of succeeded, dead, cancelled, quarantined.",
+      "How long its finished jobs are kept: one duration for all, or one for each of succeeded, dead, cancelled and quarantined.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -148,7 +149,7 @@ export const BATCH_OPTIONS = {
     takes: "a Standard Schema (zod, valibot, arktype and others make them)",
     accepts: () => true,
     otherwise: "any JSON",
-    sentence: "The schema of a row. A row that does not fit fails alone, with its line.",
+    sentence: "The schema of a row. A row that does not match fails on its own, with its line number.",
   },
   context: {
     type: "code",
@@ -156,7 +157,7 @@ export const BATCH_OPTIONS = {
     takes: "a Standard Schema (zod, valibot, arktype and others make them)",
     accepts: () => true,
     otherwise: "any JSON",
-    sentence: "The schema of the context, which is the same for all rows of a batch.",
+    sentence: "The schema of the context, which all rows of a batch share.",
   },
   block: {
     type: "integer",
@@ -164,7 +165,7 @@ export const BATCH_OPTIONS = {
     min: 1,
     max: 1_000,
     sentence:
-      "Rows of one block, at most; a block also ends at 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds.",
+      "The maximum number of rows in a block; a block is also limited to 256 KiB. A worker claims and settles a block as a whole. Use 1 for rows that take seconds.",
   },
   atOnce: { type: "integer", default: 1, min: 1, max: 1_000, sentence: "How many rows of a block run at once." },
   mark: {
@@ -172,7 +173,7 @@ export const BATCH_OPTIONS = {
     default: "time",
     words: ["time", "row"],
     sentence:
-      '"time": rows that ended are durable within 200 ms, so a kill repeats at most that much. "row": each row\'s end is durable before the next begins.',
+      '"time": rows that ended are durable within 200 ms, so a kill repeats at most that much work. "row": the end of each row is durable before the next begins.',
   },
   blockFor: {
     type: "duration",
@@ -180,7 +181,7 @@ export const BATCH_OPTIONS = {
     min: "10ms",
     max: LONGEST_TIMER,
     sentence:
-      "After this long a worker settles the rows that ended and queues the rest of the block again at no cost, so that a deploy or another batch never waits for a long block.",
+      "After this time a worker settles the rows that have ended and queues the rest of the block again, at no cost to it. So a deploy or another batch never waits for a long block.",
   },
   tolerate: {
     type: "code",
@@ -189,7 +190,7 @@ export const BATCH_OPTIONS = {
     accepts: (value) => typeof value === "number" || typeof value === "string",
     otherwise: "any number",
     sentence:
-      'How many rows may fail or be quarantined, as a number or a share such as "5%". Beyond it the batch is aborted and has failed; rows in flight may still fail on top.',
+      'How many rows may fail or be quarantined, as a number or a share such as "5%". If more do, the batch is aborted as failed; rows in flight may add to the number.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -210,7 +211,7 @@ export const REQUEST_OPTIONS = {
     otherwise: '"resend"; must be set for POST and PATCH',
     words: ["resend", "ask", "fail"],
     sentence:
-      'What is done if the request was sent and its outcome is not known, because its process died, the connection broke, time was up, or a gateway answered 502 or 504: "resend" it, "ask" `onUnknown`, or "fail" it.',
+      'What to do if the request was sent and its outcome is unknown, because its process died, the connection broke, it timed out, or a gateway answered 502 or 504: "resend" it, "ask" `onUnknown`, or "fail" it.',
   },
   send: {
     type: "code",
@@ -218,7 +219,7 @@ export const REQUEST_OPTIONS = {
     takes: "a function of the input that returns the URL, headers and body",
     accepts: (value) => typeof value === "function",
     otherwise: "none, it must be set",
-    sentence: "Makes the request of the input, in the worker, at each attempt. Only the input is stored.",
+    sentence: "Builds the request from the input, in the worker, at each attempt. Only the input is stored.",
   },
   response: {
     type: "code",
@@ -226,7 +227,7 @@ export const REQUEST_OPTIONS = {
     takes: '"text", "json", "bytes", "ignore", or a Standard Schema of JSON',
     accepts: () => true,
     otherwise: '"text"',
-    sentence: "How the body of the answer is read.",
+    sentence: "How the body of the response is read.",
   },
   maxResponse: {
     type: "code",
@@ -235,7 +236,7 @@ export const REQUEST_OPTIONS = {
     accepts: (value) => typeof value === "string" || (typeof value === "object" && value !== null),
     otherwise: '"512KB"',
     sentence:
-      "How many bytes of an answer are taken, on the wire and decoded. Larger answers fail the request, or go to a blob.",
+      "The maximum size of a response, both on the wire and decoded. A larger response fails the request, or goes to a blob.",
   },
   ok: {
     type: "code",
@@ -243,35 +244,35 @@ export const REQUEST_OPTIONS = {
     takes: "a function of the status",
     accepts: (value) => typeof value === "function",
     otherwise: "200 to 299",
-    sentence: "Which statuses are accepted answers.",
+    sentence: "Which statuses count as success.",
   },
   "timeouts.connect": {
     type: "duration",
     default: "10s",
     min: "10ms",
     max: LONGEST_TIMER,
-    sentence: "Until it is connected.",
+    sentence: "How long connecting may take.",
   },
   "timeouts.headers": {
     type: "duration",
     default: "60s",
     min: "10ms",
     max: LONGEST_TIMER,
-    sentence: "From the request to the head of the answer.",
+    sentence: "From sending the request to the headers of the response.",
   },
   "timeouts.body": {
     type: "duration",
     default: "30s",
     min: "10ms",
     max: LONGEST_TIMER,
-    sentence: "Between two pieces of the answer's body.",
+    sentence: "Between two chunks of the response body.",
   },
   "timeouts.total": {
     type: "duration",
     default: "2m",
     min: "10ms",
     max: LONGEST_TIMER,
-    sentence: "From the beginning of an attempt to the last byte of its answer, redirects included.",
+    sentence: "From the start of an attempt to the last byte of the response, including redirects.",
   },
   key: {
     type: "code",
@@ -279,7 +280,7 @@ export const REQUEST_OPTIONS = {
     takes: "a function of the input that returns a text",
     accepts: (value) => typeof value === "function",
     otherwise: "the host of the URL",
-    sentence: "Which requests share limits, order, circuit and pauses.",
+    sentence: "Requests with the same key share limits, order, circuit breaker and pauses.",
   },
   "limit.inFlight": {
     type: "integer",
@@ -287,7 +288,7 @@ export const REQUEST_OPTIONS = {
     otherwise: "any number",
     min: 1,
     max: 1e5,
-    sentence: "How many requests of a key are in flight at once, over all workers.",
+    sentence: "How many requests of a key are in flight at once, across all workers.",
   },
   "limit.rate": {
     type: "code",
@@ -295,26 +296,26 @@ export const REQUEST_OPTIONS = {
     takes: 'a number per second, minute or hour: "20/s", "100/m"',
     accepts: (value) => typeof value === "string",
     otherwise: "any number",
-    sentence: "How many requests of a key start per second, minute or hour, over all workers.",
+    sentence: "How many requests of a key start per second, minute or hour, across all workers.",
   },
   "limit.burst": {
     type: "integer",
     default: 1,
     min: 1,
     max: 1e5,
-    sentence: "How many may start at once after a pause.",
+    sentence: "How many may start at once after an idle time.",
   },
   order: {
     type: "word",
     default: "none",
     words: ["none", "strict"],
     sentence:
-      '"strict": the requests of a key are sent one after the other, as they were enqueued, each after the end of the one before.',
+      '"strict": the requests of a key are sent one after the other, in the order in which they were enqueued, each after the previous one has ended.',
   },
   fair: {
     type: "boolean",
     default: false,
-    sentence: "Whether keys take turns, so that a key with few requests does not wait behind one with many.",
+    sentence: "Whether keys take turns, so a key with few requests does not wait behind one with many.",
   },
   "breaker.failures": {
     type: "integer",
@@ -322,14 +323,14 @@ export const REQUEST_OPTIONS = {
     min: 1,
     max: 1e6,
     sentence:
-      "After this many failures in a row of one key in one process its circuit opens: no process sends to the key for a while.",
+      "After this many consecutive failures of a key in one process, its circuit opens: no process sends to the key for a while.",
   },
   "breaker.pause": {
     type: "duration",
     default: "30s",
     min: "10ms",
     max: LONGEST_TIMER,
-    sentence: "How long a circuit stays open at first; twice as long each further time, up to an hour.",
+    sentence: "How long a circuit stays open at first. It doubles each further time, up to an hour.",
   },
   "disable.statuses": {
     type: "code",
@@ -337,7 +338,7 @@ export const REQUEST_OPTIONS = {
     takes: "an array of statuses",
     accepts: Array.isArray,
     otherwise: "[410]",
-    sentence: "Answers after which nothing is sent to the key until it is resumed.",
+    sentence: "After a response with one of these statuses, nothing is sent to the key until it is resumed.",
   },
   "disable.failures": {
     type: "integer",
@@ -345,14 +346,14 @@ export const REQUEST_OPTIONS = {
     otherwise: "never",
     min: 1,
     max: 1e3,
-    sentence: "After this many failures of one request nothing is sent to its key until it is resumed.",
+    sentence: "After this many failures of one request, nothing is sent to its key until it is resumed.",
   },
   "disable.after": {
     type: "duration",
     default: null,
     otherwise: "never",
     max: LONGEST,
-    sentence: "After a request has failed for this long nothing is sent to its key until it is resumed.",
+    sentence: "After a request has failed for this long, nothing is sent to its key until it is resumed.",
   },
   idempotency: {
     type: "code",
@@ -360,14 +361,14 @@ export const REQUEST_OPTIONS = {
     takes: '"bare", "quoted", "off" or { header: NAME }',
     accepts: (value) => ["bare", "quoted", "off"].includes(value as string) || isRecord(value),
     otherwise: '"bare" for POST and PATCH, "off" for the others',
-    sentence: "The header `idempotency-key`, the same at each sending of a request.",
+    sentence: "The header `idempotency-key`. Its value is the same whenever a request is sent again.",
   },
   "redirects.max": {
     type: "integer",
     default: 0,
     min: 0,
     max: 20,
-    sentence: "How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer.",
+    sentence: "How many redirects are followed. Each is checked like the first URL. With 0 a redirect is a failure.",
   },
   "redirects.sameOrigin": {
     type: "boolean",
@@ -381,7 +382,7 @@ export const REQUEST_OPTIONS = {
     accepts: (value) => value === "public" || value === "any" || Array.isArray(value),
     otherwise: '"public"',
     sentence:
-      "Which addresses may be reached. Every address of a name and every literal is checked, and that of the connection again before anything is sent.",
+      "Which addresses may be reached. Every address that a host name resolves to is checked, and so is every literal address; the address of the connection is checked again before anything is sent.",
   },
   protocols: {
     type: "code",
@@ -389,12 +390,12 @@ export const REQUEST_OPTIONS = {
     takes: '["https:"] or ["http:", "https:"]',
     accepts: Array.isArray,
     otherwise: '["https:"]; with other `addresses` than "public" also "http:"',
-    sentence: "The schemes that URLs may have.",
+    sentence: "The URL schemes that are allowed.",
   },
   http2: {
     type: "boolean",
     default: false,
-    sentence: "Offers HTTP/2. For thousands of requests to one API: 100 share a connection.",
+    sentence: "Offers HTTP/2, with which 100 requests share a connection. Use it for thousands of requests to one API.",
   },
   proxy: {
     type: "code",
@@ -402,23 +403,24 @@ export const REQUEST_OPTIONS = {
     takes: "the URL of an HTTP proxy, or { url, filters: true } if it checks addresses itself",
     accepts: (value) => typeof value === "string" || isRecord(value),
     otherwise: "none; the environment is not read",
-    sentence: 'Sends through a proxy, which resolves names: with `addresses: "public"` it must say that it filters.',
+    sentence:
+      'Sends through an HTTP proxy. The proxy resolves host names, so with `addresses: "public"` you must confirm that it filters addresses (`filters: true`).',
   },
   tls: {
     type: "code",
     default: null,
-    takes: "{ ca, cert, key }: own authorities as PEM, and a client certificate and key as secrets",
+    takes: "{ ca, cert, key }: your own certificate authorities as PEM, and a client certificate and key as secrets",
     accepts: isRecord,
-    otherwise: "the authorities of Node",
+    otherwise: "Node's certificate authorities",
     sentence:
-      "Own authorities in addition to those of Node, and a client certificate. Certificates are always verified.",
+      "Certificate authorities in addition to Node's, and a client certificate. Certificates are always verified.",
   },
   localAddress: {
     type: "name",
     default: "",
     pattern: /^[0-9a-fA-F.:]*$/,
     form: "an IP address",
-    sentence: "The address of this machine from which connections are made.",
+    sentence: "The local address from which connections are made.",
   },
   "retry.attempts": KIND_OPTIONS["retry.attempts"],
   "retry.crashes": KIND_OPTIONS["retry.crashes"],
@@ -432,7 +434,7 @@ export const REQUEST_OPTIONS = {
     default: null,
     otherwise: "never",
     max: LONGEST,
-    sentence: "So long after its first failure a request is not tried again, however many attempts it has left.",
+    sentence: "After this time since its first failure a request is not retried, however many attempts it has left.",
   },
   "retry.schedule": {
     type: "code",
@@ -440,7 +442,8 @@ export const REQUEST_OPTIONS = {
     takes: "an array of durations",
     accepts: Array.isArray,
     otherwise: "the backoff",
-    sentence: "How long to wait after each failure, in order. It also says how many attempts there are.",
+    sentence:
+      "How long to wait after each failure, in order. Without `attempts`, a request has one attempt more than this list has delays.",
   },
   "retry.statuses": {
     type: "code",
@@ -448,7 +451,7 @@ export const REQUEST_OPTIONS = {
     takes: "an array of statuses",
     accepts: Array.isArray,
     otherwise: "none",
-    sentence: "Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507.",
+    sentence: "Statuses that are retried, in addition to 408, 425, 429, 500, 502, 503, 504 and 507.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -460,7 +463,7 @@ export const COLLECTION_OPTIONS = {
     takes: "a Standard Schema (zod, valibot, arktype and others make them)",
     accepts: () => true,
     otherwise: "any JSON",
-    sentence: "The schema of the input, which `request`, `done` and `abandoned` get.",
+    sentence: "The schema of the input that `request`, `done` and `abandoned` receive.",
   },
   series: {
     type: "code",
@@ -472,8 +475,9 @@ export const COLLECTION_OPTIONS = {
       value.length <= 100 &&
       new Set(value).size === value.length &&
       value.every((name) => typeof name === "string" && /^[A-Za-z0-9_-]{1,100}$/.test(name)),
-    otherwise: "it must be given",
-    sentence: "The names of its series, 1 to 100. Each is complete by its own number of parts; others are refused.",
+    otherwise: "none, it must be set",
+    sentence:
+      "The names of its series, 1 to 100. Each series has its own number of parts; parts of other series are refused.",
   },
   "message.max": {
     type: "code",
@@ -481,7 +485,7 @@ export const COLLECTION_OPTIONS = {
     takes: 'a number of bytes from 1 to 512000000, or a text such as "16MB"',
     accepts: (value) => isBytes(value, 512e6),
     otherwise: "16MB",
-    sentence: "How many bytes one part may have, at most 512 MB. A larger one is refused, or parked.",
+    sentence: "The maximum size of a part, at most 512 MB. A larger part is refused; a larger message is parked.",
   },
   memory: {
     type: "code",
@@ -490,14 +494,14 @@ export const COLLECTION_OPTIONS = {
     accepts: (value) => isBytes(value, 64e9),
     otherwise: "256MB",
     sentence:
-      "How many bytes of messages one process holds at once, at most 64 GB and not less than `message.max`: the broker keeps the others.",
+      "How many bytes of messages one process holds in memory, at most 64 GB and at least `message.max`. The broker keeps the others.",
   },
   "abandonAfter.idle": {
     type: "duration",
     default: "1h",
     min: "10ms",
     max: "3650d",
-    sentence: "A collection to which nothing came for this long is abandoned.",
+    sentence: "A collection that gets no part for this long is abandoned.",
   },
   "abandonAfter.total": {
     type: "duration",
@@ -510,14 +514,14 @@ export const COLLECTION_OPTIONS = {
     type: "duration",
     default: "7d",
     max: "3650d",
-    sentence: "How long the parts of a collection that has ended are kept, with their blobs.",
+    sentence: "How long the parts and blobs of a collection are kept after it has ended.",
   },
   queues: {
     type: "word",
     default: "shared",
     words: ["shared", "per-collection"],
     sentence:
-      'With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. A queue that is younger than a second may lose confirmed messages if its broker is killed.',
+      'With a broker: "shared" queues for all collections of the kind, or "per-collection" ones named transaction-ID-header and transaction-ID-payload. If the broker is killed, a queue that is less than a second old can lose confirmed messages.',
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 

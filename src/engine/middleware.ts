@@ -39,16 +39,17 @@ export interface AttemptEnd {
 /** Code around every enqueue and every attempt of a program. Every part may be omitted. */
 export interface Middleware {
   /**
-   * Around each job that `enqueue` and `enqueueMany` of the engine, of `connect` and of a run add; not around `tx.enqueue`, firings of schedules and what the engine
-   * enqueues itself. `next` enqueues: call it at most once, and return what it resolved with. What is thrown here rejects the call.
+   * Wraps each job that `enqueue` and `enqueueMany` add (of an engine, a client or a run); not `tx.enqueue`, jobs of schedules,
+   * or jobs that the engine enqueues itself. `next` enqueues: call it at most once, and return what it resolves with. If this
+   * throws, the call rejects.
    */
   enqueue?(job: JobToEnqueue, next: (job: JobToEnqueue) => Promise<Enqueued>): Promise<Enqueued>;
   /**
    * Around each call of a handler. `next` calls it, and what is returned is the job's result: return what `next` resolved with. What is thrown here is an error of the
-   * handler. If the handler waits (`run.sleep` and others), the attempt ends and `next` never resolves: `ended` hears of it.
+   * handler. If the handler waits (`run.sleep` and others), the attempt ends and `next` never resolves; `ended` is called.
    */
   attempt?(attempt: AttemptToRun, next: () => Promise<unknown>): unknown;
-  /** Hears how an attempt of this process ended, once that is durable. Not of one whose process died, or whose end was refused. What it throws becomes the event `listener.failed`. */
+  /** Called when an attempt of this process has ended and its end is durable; not if its process died, or its end was refused. If it throws, the engine emits `listener.failed`. */
   ended?(end: AttemptEnd): void;
   /** Hears every event, as `onEvent` does. `details` reads the whole job of an id. */
   event?(event: EngineEvent, details: (id: string) => Promise<JobDetails | null>): void;

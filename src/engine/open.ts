@@ -10,7 +10,7 @@ import { assertNotBundled } from "../platform/program-file.ts";
 import type { IntegrityReport, Repair, RepairOptions } from "../stores/store-parts.ts";
 import type { Broker } from "../stores/broker.ts";
 import { openBackend, shownAddress, storeAt } from "../stores/registry.ts";
-import { attachLog, consoleLogger } from "../telemetry/log.ts";
+import { attachLog } from "../telemetry/log.ts";
 import { batchesOf, schedulesOf } from "./batch.ts";
 import { collectionsOf } from "./collection.ts";
 import { contractsOf } from "./client.ts";
@@ -43,7 +43,7 @@ export async function open<const Jobs extends readonly Declared[] = readonly Dec
   return engine;
 }
 
-/** For faces (the CLI, a dashboard): an engine on a store that is there already. Creates, migrates, declares and recovers nothing. */
+/** For faces (the CLI, a dashboard): an engine on an existing store. Creates, migrates, declares and recovers nothing. */
 export async function attach(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
   return (await make(where, options, false)).engine;
 }
@@ -63,13 +63,13 @@ async function make(
   const blobs = options.blobs === undefined ? null : openBlobs(options.blobs);
   const broker = await brokerOf(options.broker);
   const bus = new EventBus(toStoredError);
-  if (options.logger !== false) attachLog(bus, options.logger ?? consoleLogger);
+  if (options.logger !== false) attachLog(bus, options.logger);
   if (options.onEvent) bus.onAny(options.onEvent);
   const identity = processIdentity();
   if (options.clock !== undefined && !row.isPrivate(url))
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `A clock of one's own was passed to open() with ${shownAddress(url)}.`,
+      `The option clock was passed to open() with ${shownAddress(url)}.`,
       "Other processes do not have it. Use sqlite::memory: in tests, or remove the option.",
       { option: "clock" },
     );

@@ -46,8 +46,8 @@ export class Operator {
   }
 
   /**
-   * One recovery pass now. It takes the work of every worker that is provably dead, or has been silent for a lease since this engine
-   * began to watch. Returns the report, with the recoveries that failed, or null if it found nothing.
+   * Runs one recovery pass now. It requeues the jobs of every worker that is provably dead, or has been silent for a lease
+   * since this engine began to watch. Returns the report, including failed recoveries, or null if it found nothing.
    */
   async recover(options: RecoverOptions = {}): Promise<Report | null> {
     const { signal } = options;
@@ -58,7 +58,7 @@ export class Operator {
     const stored = pass.incidents.length === 0 ? null : await this.#engine.report();
     const report = stored
       ? withFailures(stored, pass.failed)
-      : failedReport(pass, options.restored ? "restored" : "recover");
+      : failedReport(pass, options.restored ? "restored" : (options.by ?? BY_DEFAULT));
     return { ...report, text: reportText(report) };
   }
 
@@ -72,15 +72,15 @@ export class Operator {
     return this.#passes.atOpen();
   }
 
-  /** The workers whose work `recover` would take now, and why. Changes nothing. */
+  /** The workers whose jobs `recover` would requeue now, and why. Changes nothing. */
   deaths(): Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]> {
     return this.#passes.findDead(this.#engine.own());
   }
 
   /**
-   * For supervisors: how the process of a worker ended ("killed by SIGKILL"), kept for the report, also if the worker was
-   * recovered meanwhile. It proves the death: call `recover` next, which takes the work and counts the crash, also where no kernel can
-   * be asked. Report only what the operating system reported about your own child. `agoMs` is how long ago it ended. Returns false if no
+   * For supervisors: records how the process of a worker ended ("killed by SIGKILL") for the report, even if the worker was
+   * recovered already. It proves the death: call `recover` next, which requeues the jobs and counts the crash, even where no
+   * kernel can be asked. Report only what the operating system reported about your own child process. `agoMs` is how long ago it ended. Returns false if no
    * worker has that id.
    */
   noteDeath(worker: string, what: string, options: { readonly agoMs?: number } = {}): Promise<boolean> {
@@ -88,8 +88,8 @@ export class Operator {
   }
 
   /**
-   * Adds a job of a kind that is known by name only: to the store, if not to this program. Its schema is asked if it is known here. A kind with limits
-   * must be: its keys are computed by the contract.
+   * Adds a job of a kind that is known by name: to the store, if not to this program. If this program knows the kind, its
+   * schema checks the input. A kind with limits must be known here, because its contract computes the keys.
    */
   async enqueueByName(kind: string, input: unknown, options: EnqueueOptions = {}): Promise<Enqueued> {
     const { contracts, clock, random } = this.#wiring;
@@ -102,8 +102,8 @@ export class Operator {
   }
 
   /**
-   * Queues a finished job again with another input, also of a kind that this program does not know: then its schema is not asked. A kind with limits must be
-   * known: its keys are computed by the contract.
+   * Queues a finished job again with another input. If this program does not know its kind, no schema checks the input. A kind
+   * with limits must be known here, because its contract computes the keys.
    */
   async retryWith(id: string, input: Json, by: By = {}): Promise<JobState> {
     const job = await this.#store.inspect.get(id);
@@ -123,8 +123,7 @@ export class Operator {
   }
 
   /**
-   * Reads the whole store and returns what is wrong with it, and which rows contradict each other. May take minutes on a large
-   * store; workers go on meanwhile.
+   * Reads the whole store and returns what is wrong with it, and which rows contradict each other. May take minutes on a large store, while workers continue.
    */
   async integrity(): Promise<IntegrityReport> {
     const { clock } = this.#wiring;
@@ -141,8 +140,8 @@ export class Operator {
   }
 
   /**
-   * Copies the store, as it is at one moment, into a new file that only its owner can read, while workers go on. The copy is
-   * checked and on the disk when this resolves. After restoring it: `recover({ restored: true })`.
+   * Copies the store into a new file that only its owner can read, while workers run. The copy is consistent; when this
+   * resolves, it is checked and on disk. After restoring it: `recover({ restored: true })`.
    */
   async backup(file: string, options: BackupOptions = {}): Promise<Backup> {
     if (this.#store.upkeep.backup) return this.#store.upkeep.backup(file, options);
@@ -164,7 +163,7 @@ export class Operator {
     return this.#store.inspect.writer();
   }
 
-  /** As `writer`, if it holds the lock at two checks and lets no other process write: nothing moves while it does. */
+  /** As `writer`, but only a process that held the lock at two checks in a row and let no other process write: it blocks the store. */
   blocker(): Promise<LockHolder | null> {
     return blocker({ store: this.#store, pause: (ms) => pause(this.#wiring.clock, ms) });
   }
@@ -178,13 +177,17 @@ export class Operator {
 
 /** The options of `engine.operator.recover`. */
 export interface RecoverOptions {
-  /** Ends the pass between two transactions when it aborts; the next pass goes on. Default: none. */
+  /** Ends the pass between two transactions when it aborts; the next pass continues. Default: none. */
   readonly signal?: AbortSignal;
-  /** A backup was restored: everything that its rows call running is queued again at once. Refused while a worker lives. Default false. */
+  /** A backup was restored: requeues at once everything that it lists as running. Rejects while a worker lives. Default false. */
   readonly restored?: boolean;
-  /** For callers with a timer: a pass that finds no dead worker emits no events, so it leaves no lines in the log. Default false. */
+  /** For callers with a timer: a pass that finds no dead worker emits no events, so it writes nothing to the log. Default false. */
   readonly periodic?: boolean;
+  /** Who recovers, for events and reports. Default "recover". */
+  readonly by?: string;
 }
+
+const BY_DEFAULT = "recover";
 
 /** Longest evidence that a supervisor can add to a death. */
 const MAX_EVIDENCE = 1_000;
@@ -219,14 +222,14 @@ export class RecoveryPasses {
   }
 
   /** One pass now. `own` is the worker of this process. */
-  async pass(own: string | undefined, { signal, periodic = false }: RecoverOptions): Promise<RecoveryPass> {
+  async pass(own: string | undefined, { signal, periodic = false, by }: RecoverOptions): Promise<RecoveryPass> {
     this.#assertWritable();
     const dead = await this.#withoutSilenceOfABlockedStore(await this.findDead(own), own);
     const deps = this.#deps();
     const pass =
       periodic && dead.length === 0
         ? nothingFound(deps)
-        : await recoverDead(deps, dead, "recover", NOTHING_CHECKED, signal);
+        : await recoverDead(deps, dead, by ?? BY_DEFAULT, NOTHING_CHECKED, signal);
     await this.#judgeLosses();
     return pass;
   }
@@ -353,7 +356,7 @@ export class RecoveryPasses {
     return dead.filter(({ death }) => isProof(death.how));
   }
 
-  /** Core tells a store's refusal to recover and goes on; by hand it is the answer. */
+  /** Core reports a store's refusal to recover and continues; for a call it is the result. */
   #assertWritable(): void {
     if (this.#wiring.backend.readOnly) throw readOnlyError("recover");
   }

@@ -114,7 +114,7 @@ export function takes(row: Setting): string {
     case "name":
       return row.form;
     case "store":
-      return 'an address: "sqlite:./jobs.db", "sqlite::memory:" or "postgres://user:password@host/database"';
+      return 'an address: "sqlite:./jobs.db", "sqlite::memory:", "postgres://user:password@host/database" or "redis://host:6379"';
     case "globs":
       return "a glob or a list of globs";
     case "modules":
@@ -122,7 +122,7 @@ export function takes(row: Setting): string {
     case "blobs":
       return 'a folder such as "./blobs", or in code what s3({ ... }) or azure({ ... }) of outlive/blobs returns';
     case "broker":
-      return 'an address such as "amqp://user:password@host/vhost", or in code what rabbitmq() of outlive/rabbitmq returned';
+      return 'an address such as "amqp://user:password@host/vhost", or in code what rabbitmq() of outlive/rabbitmq returns';
     case "listen":
       return '"HOST:PORT", for example "127.0.0.1:9090", a port alone, or "off"';
     case "concurrency":

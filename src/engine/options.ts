@@ -19,6 +19,7 @@ import {
   type LimitSettings,
   MAX_WEIGHT,
 } from "../job/limits.ts";
+import { nearest } from "../job/text.ts";
 import { type Clock, type Duration, durationMs } from "../job/time.ts";
 import type { RetentionTimes } from "../recovery/retention.ts";
 import type { StartUpOptions } from "../stores/backend.ts";
@@ -48,35 +49,38 @@ import {
 /** What `jobs` takes: what `job()`, `batch()`, `request()`, `collection()` or `schedule()` returned. */
 export type Declared = { readonly name: string; readonly settings: object } | ScheduleDeclaration;
 
-/** The names of the kinds among what was declared. `string`, where the compiler does not know one of them. */
+/**
+ * The names of the kinds among what was declared. It is `string` as soon as the compiler does not know one of them: TypeScript
+ * infers all type arguments of a call or none, so `job<In>("mail")` does not tell it the name, and `job<In, Result, "mail">("mail")` does.
+ */
 export type KindsOf<Jobs extends readonly Declared[]> = Exclude<Jobs[number], ScheduleDeclaration>["name"];
 
 /** The options of `open`. */
 export interface EngineOptions {
-  /** The kinds that this program knows. Only these can be enqueued and run here. Default: none. */
+  /** The kinds, batches, requests, collections and schedules of this program. Only these can be enqueued and run here. Default: none. */
   readonly jobs?: readonly Declared[];
   /** How often a worker shows that it is alive, and when it counts as lost. */
   readonly heartbeat?: {
-    /** How often a worker reports that it is alive. Default "30s" on SQLite, "10s" on PostgreSQL; from "50ms" to "24d". */
+    /** How often a worker reports that it is alive. Default "30s" on SQLite, "10s" on PostgreSQL and Redis; from "50ms" to "24d". */
     readonly interval?: Duration;
-    /** How long a worker may be silent before its work is taken. Default: 3 intervals; at most "3650d"; at least 2 intervals. */
+    /** How long a worker may be silent before its jobs are taken from it. Default: 3 intervals; at most "3650d"; at least 2 intervals. */
     readonly lease?: Duration;
-    /** How often old rows are purged and every worker is checked. Default "60s" on SQLite, "10s" on PostgreSQL; from "100ms" to "24d". */
+    /** How often every worker is checked and old rows are purged. Default "60s" on SQLite, "10s" on PostgreSQL and Redis; from "100ms" to "24d". */
     readonly sweep?: Duration;
-    /** How often the locks of other workers are probed. Default "250ms"; from "10ms" to "24d"; not longer than the lease. */
+    /** How often a worker checks whether the other workers are alive: their processes, locks and sessions. Default "250ms"; from "10ms" to "24d"; not longer than the lease. */
     readonly probe?: Duration;
-    /** How long a worker's session may be missing on PostgreSQL before its work is taken, where no kernel can prove its death (another host). Default "3s"; from "500ms" to "3650d"; not longer than the lease. */
+    /** How long a worker on another host may be missing from the server before its jobs are taken from it (PostgreSQL, Redis). On the same host the kernel proves a death at once. Default "3s"; from "500ms" to "3650d"; not longer than the lease. */
     readonly contact?: Duration;
   };
   /** What recovery does, and what it waits for. */
   readonly recovery?: {
-    /** `onCrash` of every kind that does not set it. Default "retry". */
+    /** The default of `onCrash` for kinds that do not set it. Default "retry". */
     readonly onCrash?: CrashAction;
-    /** `retry.crashes` of every kind that does not set it. Default 3; from 1 to 1000. */
+    /** The default of `retry.crashes` for kinds that do not set it. Default 3; from 1 to 1000. */
     readonly crashes?: number;
-    /** Whether an open that finds no process at work checks the integrity of a SQLite file first: quickly after a clean stop, in full after any other. It waits for 1 s; a check that takes longer goes on in the background. Default true. */
+    /** Whether `open` first checks the integrity of a SQLite file that no other process uses: quickly after a clean stop, in full after any other end. `open` waits 1 s for the check; a longer one continues in the background. Default true. */
     readonly integrityCheckOnStartup?: boolean;
-    /** What an open does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing. Default "reindex". */
+    /** What `open` does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing. Default "reindex". */
     readonly repair?: RepairMode;
   };
   /** How long what has ended is kept. */
@@ -86,44 +90,44 @@ export interface EngineOptions {
     /** How long incidents are kept. Default "90d"; at most "3650d". */
     readonly incidents?: Duration;
   };
-  /** How often work is polled for that no wake-up announced. While one worker does it for all and shows that wake-ups arrive, the other idle workers poll every 10 s, or as often as this says if that is longer. Default "1s"; from "10ms" to "24d". */
+  /** How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer. Default "1s"; from "10ms" to "24d". */
   readonly poll?: Duration;
-  /** For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
+  /** For a PostgreSQL store behind a transaction pooler: the Redis server through which workers show that they are alive, so that the loss of a host is noticed before its lease ends. Jobs and their owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
   readonly liveness?: string;
-  /** "full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments. Default "full". */
+  /** "full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may lose the last moments. Default "full". */
   readonly durability?: "full" | "relaxed";
   /** Options of a store on SQLite. */
   readonly sqlite?: {
-    /** Opens the file although this Node's SQLite has a known bug, or on Windows. Default false. */
+    /** Opens the file even if this Node's SQLite has a known bug, or on Windows. Default false. */
     readonly allowUnsafe?: boolean;
-    /** Opens a file on a network file system. Default false. */
+    /** Opens a file even if it is on a network file system. Default false. */
     readonly allowNetworkFilesystem?: boolean;
   };
-  /** Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist. Default false. */
+  /** Opens the store for reading only, even a damaged one: nothing is claimed, written or recovered. The store must exist. Default false. */
   readonly readOnly?: boolean;
-  /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it. Default: the clock of this machine, or of the server. */
+  /** The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules advance when the test moves it. Default: the clock of this machine, or of the server. */
   readonly clock?: Clock;
   /** Options of a store on PostgreSQL. */
   readonly postgres?: PostgresOptions;
   /** Options of a store on Redis or Valkey. */
   readonly redis?: RedisOptions;
-  /** Where the log goes; false: nowhere. Default: `console`, warnings and recoveries only. */
+  /** Receives the log; false turns it off. Default: `console`, warnings and recoveries only. */
   readonly logger?: Logger | false;
-  /** Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection. Default: none. */
+  /** Where output files of batches and parts of collections are stored. Collections need it, and so do batches whose rows write output files. Default: none. */
   readonly blobs?: string | BlobStore;
-  /** The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error. Default: none. */
+  /** The values of the secrets that requests refer to, by name: strings, functions, or one function for all. They never appear in the store, the log or an error. Default: none. */
   readonly secrets?: SecretSource;
-  /** In place of the network, for tests: what `answers` of `outlive/testing` returned. Default: the network. */
+  /** Replaces the network in tests: what `answers` of `outlive/testing` returned. Default: the network. */
   readonly network?: Wire;
   /** The message broker from which collections get their parts, and to which they publish. Default: none. */
   readonly broker?: string | Broker;
-  /** Code around every enqueue and every attempt of this program; the first is the outermost. Default: none. */
+  /** Code that wraps every enqueue and every attempt of this program; the first is the outermost. Default: none. */
   readonly middleware?: readonly Middleware[];
-  /** Receives every event from the first on, also those of the recovery that `open` itself runs. Default: none. */
+  /** Receives every event from the start, including those of the recovery that `open` runs. Default: none. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
 
-/** A number for some kinds. Callbacks of a request have kinds of their own, `hook.response`. */
+/** A number for some kinds. Callbacks of a request have their own kinds, such as `hook.response`. */
 export type NumberPerKind<Kinds extends string> = string extends Kinds
   ? Readonly<Record<string, number>>
   : { readonly [Kind in Kinds | `${Kinds}.${string}`]?: number };
@@ -136,7 +140,7 @@ export interface WorkOptions<Kinds extends string = string> {
   readonly concurrency?: number | NumberPerKind<Kinds>;
   /** Stops the worker when it aborts. Default: none. */
   readonly signal?: AbortSignal;
-  /** How long running jobs may finish after `signal` aborted. Default "25s"; at most "24d". */
+  /** How long a stopping worker waits for its running jobs after `signal` aborted. Default "25s"; at most "24d". */
   readonly grace?: Duration;
 }
 
@@ -169,7 +173,7 @@ export function engineSettings(options: EngineOptions, store: StoreName = DEFAUL
   refuse(
     postgres.pool !== undefined && postgres.connections !== undefined,
     "postgres.connections",
-    "is set together with a pool, which has a limit of its own",
+    "is set together with a pool, which has its own limit",
     "Remove it, or the pool.",
   );
   return {
@@ -198,7 +202,7 @@ function livenessTimes(heartbeat: NonNullable<EngineOptions["heartbeat"]>, store
   refuse(
     leaseMs < 2 * heartbeatMs,
     "heartbeat.lease",
-    "is shorter than two heartbeat intervals, so that one lost heartbeat would be a death",
+    "is shorter than two heartbeat intervals, so one lost heartbeat would count as a death",
     "Use at least two intervals; three is the default.",
   );
   const probeMs = ms("probe");
@@ -270,11 +274,12 @@ function concurrencyOf(
 ): Concurrency {
   if (typeof given === "number") return { total: given, perKind: new Map() };
   for (const kind of Object.keys(given)) {
+    const near = nearest(kind, kinds);
     refuse(
       !kinds.includes(kind),
       `concurrency.${kind}`,
       "names a kind that this worker does not run",
-      `It runs ${kinds.join(", ") || "none"}.`,
+      near === null ? `It runs ${kinds.join(", ") || "none"}.` : `Did you mean ${near}?`,
     );
   }
   const perKind = new Map(Object.entries(given).filter(([kind]) => own.includes(kind)));
@@ -286,11 +291,11 @@ function concurrencyOf(
 
 /** How a kind retries. */
 export interface RetryOptions {
-  /** How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown counts toward none. Default 10; from 1 to 1000. */
+  /** How many attempts may end with an error before the job is dead. Timeouts and crashes have their own limits, and a shutdown is not counted. Default 10; from 1 to 1000. */
   readonly attempts?: number;
   /** How many attempts may pass their deadline before the job is dead. Default 10; from 1 to 1000. */
   readonly timeouts?: number;
-  /** How many workers may die, after the first crash of the job, while it is their only suspect, before it is quarantined. Default: `recovery.crashes`; from 1 to 1000. */
+  /** How many workers may die while the job is their only suspect, before it is quarantined. The job's first crash does not count. Default: `recovery.crashes`; from 1 to 1000. */
   readonly crashes?: number;
   /** How long to wait after a failure. Default: "exponential". */
   readonly backoff?: "exponential" | "linear" | BackoffOptions | ((failures: number, error: StoredError) => Duration);
@@ -310,19 +315,19 @@ export interface BackoffOptions {
 
 /** The options of a kind, in addition to its schema. */
 export interface KindOptions {
-  /** How long an attempt may run, counted again from each `run.heartbeat()`, on the worker's monotonic clock: a change of the wall clock neither shortens nor extends it. Default "15m"; from "10ms" to "3650d". */
+  /** How long an attempt may run. `run.heartbeat()` starts the time again. It is measured on the worker's monotonic clock, so changes of the wall clock do not matter. Default "15m"; from "10ms" to "3650d". */
   readonly timeout?: Duration | "none";
-  /** The longest an attempt may run, whatever its heartbeats. Default: no cap; at most "3650d"; not shorter than the timeout, and not with a timeout of "none". */
+  /** The longest that an attempt may run, even if it calls `run.heartbeat()`. Default: no cap; at most "3650d"; not shorter than the timeout, and not with a timeout of "none". */
   readonly maxRuntime?: Duration;
-  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
+  /** How long a handler may continue after the deadline or a cancel aborted its signal. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
   /** How often a failed job is tried again, and when. */
   readonly retry?: RetryOptions;
   /** What recovery does when a worker dies with the job: "retry" queues it again and counts a crash, "requeue" queues it again and counts nothing, "fail" ends it. Default: `recovery.onCrash`. */
   readonly onCrash?: CrashAction;
-  /** How long its jobs may wait for their first attempt after they were due: then they are cancelled, with the outcome "expired". Default: any time; from "1ms" to "3650d". */
+  /** How long a job may wait for its first attempt after it was due. Then it is cancelled, with the outcome "expired". Default: any time; from "1ms" to "3650d". */
   readonly expires?: Duration;
-  /** How long its finished jobs are kept: one time for all, or one for each of succeeded, dead, cancelled, quarantined. Default: `retention.finished`. */
+  /** How long its finished jobs are kept: one duration for all, or one for each of succeeded, dead, cancelled and quarantined. Default: `retention.finished`. */
   readonly retention?: Duration | RetentionByState;
 }
 
@@ -333,9 +338,9 @@ export type RetentionByState = Readonly<Partial<Record<(typeof TERMINAL_STATES)[
 export interface LimitOptions<In = never> {
   /** The name of the limit. */
   readonly name: string;
-  /** Of which jobs there is a limit together: those whose input gives the same text. Computed when a job is enqueued, and kept. Default: all jobs of the limit. */
+  /** Jobs whose input gives the same text share the limit. Computed when a job is enqueued, and stored with it. Default: all jobs of the limit. */
   readonly key?: (input: In) => string;
-  /** How many jobs of a key may run at once, over all workers. Default: any number. */
+  /** How many jobs of a key may run at once, across all workers. Default: any number. */
   readonly running?: number;
   /** How many jobs of a key may start in each `per`. Default: any number. */
   readonly rate?: number;
@@ -441,7 +446,13 @@ interface InputMustBeJson {
   readonly "the input of a job is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never;
 }
 
-/** Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run. */
+/**
+ * Declares a kind of job. Safe to import anywhere; attach the handler with `.handle` where workers run.
+ *
+ * With a schema, or without type arguments, the compiler knows the name and checks it in `concurrency`. With `job<In>("mail")` it does
+ * not, because TypeScript infers all type arguments or none: a misspelt kind then fails when the worker starts. `job<In, Result, "mail">("mail")`
+ * gives it the name.
+ */
 export function job<In = Json, Result = Json, const Name extends string = string>(
   name: Name,
   options?: KindOptions & {
@@ -538,7 +549,7 @@ export function limitSettings(kind: string, limit: LimitOptions): LimitSettings 
   refuse(
     odd !== undefined,
     what,
-    `has an option ${odd}, which is not one`,
+    `has an unknown option ${odd}`,
     "There are name, key, running, rate, per, burst, order.",
   );
   refuse(
@@ -560,15 +571,15 @@ export function limitSettings(kind: string, limit: LimitOptions): LimitSettings 
     running === null && rate === undefined && order === undefined,
     what,
     "limits nothing",
-    "Say `running`, `rate` or `order`.",
+    "Set `running`, `rate` or `order`.",
   );
   const intervalMs = rate === undefined ? null : durationMs(per, `per of ${what}`) / rate;
   return { name, running, intervalMs, burst, strict: order === "strict" };
 }
 
-/** What one key may have of its own. What is omitted is as its limit says. */
+/** What can be set for one key alone. What is omitted is as its limit says. */
 export interface KeyLimitOptions extends Pick<LimitOptions, "running" | "rate" | "per" | "burst"> {
-  /** Where a kind is fair by the key: how many of its jobs start in each round, in which another key starts one. Default 1; at most 100. */
+  /** In a kind that is fair by the key: how many of its jobs start in each round. Other keys start one. Default 1; at most 100. */
   readonly weight?: number;
 }
 

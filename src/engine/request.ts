@@ -33,90 +33,90 @@ export type Size = `${number}${"KB" | "MB" | "GB"}`;
 
 /** How a request is retried. */
 export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "crashes" | "backoff"> {
-  /** How long to wait after each failure, in order. It also says how many attempts there are. Default: the backoff. */
+  /** How long to wait after each failure, in order. Without `attempts`, a request has one attempt more than this list has delays. Default: the backoff. */
   readonly schedule?: readonly Duration[];
-  /** So long after its first failure a request is not tried again, however many attempts it has left. Default: never; at most "3650d". */
+  /** After this time since its first failure a request is not retried, however many attempts it has left. Default: never; at most "3650d". */
   readonly giveUpAfter?: Duration;
-  /** Statuses that are tried again in addition to 408, 425, 429, 500, 502, 503, 504 and 507. Default: none. */
+  /** Statuses that are retried, in addition to 408, 425, 429, 500, 502, 503, 504 and 507. Default: none. */
   readonly statuses?: readonly number[];
 }
 
 /** The options of a request, in addition to its method, its schemas and `send`. */
 export interface RequestOptions<In = never> {
-  /** How many bytes of an answer are taken, on the wire and decoded. Larger answers fail the request, or go to a blob. Default: "512KB". */
+  /** The maximum size of a response, both on the wire and decoded. A larger response fails the request, or goes to a blob. Default: "512KB". */
   readonly maxResponse?: Size | { readonly to: "blob"; readonly max: Size };
-  /** Which statuses are accepted answers. Default: 200 to 299. */
+  /** Which statuses count as success. Default: 200 to 299. */
   readonly ok?: (status: number) => boolean;
   /** How long each part of a call may take. */
   readonly timeouts?: {
-    /** Until it is connected. Default "10s"; from "10ms" to "24d". */
+    /** How long connecting may take. Default "10s"; from "10ms" to "24d". */
     readonly connect?: Duration;
-    /** From the request to the head of the answer. Default "60s"; from "10ms" to "24d". */
+    /** From sending the request to the headers of the response. Default "60s"; from "10ms" to "24d". */
     readonly headers?: Duration;
-    /** Between two pieces of the answer's body. Default "30s"; from "10ms" to "24d". */
+    /** Between two chunks of the response body. Default "30s"; from "10ms" to "24d". */
     readonly body?: Duration;
-    /** From the beginning of an attempt to the last byte of its answer, redirects included. Default "2m"; from "10ms" to "24d". */
+    /** From the start of an attempt to the last byte of the response, including redirects. Default "2m"; from "10ms" to "24d". */
     readonly total?: Duration;
   };
-  /** Which requests share limits, order, circuit and pauses. Default: the host of the URL. */
+  /** Requests with the same key share limits, order, circuit breaker and pauses. Default: the host of the URL. */
   readonly key?: (input: In) => string;
   /** How many requests of one key run at once, and at which rate. */
   readonly limit?: {
-    /** How many requests of a key are in flight at once, over all workers. Default: any number; from 1 to 100000. */
+    /** How many requests of a key are in flight at once, across all workers. Default: any number; from 1 to 100000. */
     readonly inFlight?: number;
-    /** How many requests of a key start per second, minute or hour, over all workers. Default: any number. */
+    /** How many requests of a key start per second, minute or hour, across all workers. Default: any number. */
     readonly rate?: `${number}/${"s" | "m" | "h"}`;
-    /** How many may start at once after a pause. Default 1; from 1 to 100000. */
+    /** How many may start at once after an idle time. Default 1; from 1 to 100000. */
     readonly burst?: number;
   };
-  /** "strict": the requests of a key are sent one after the other, as they were enqueued, each after the end of the one before. Default "none". */
+  /** "strict": the requests of a key are sent one after the other, in the order in which they were enqueued, each after the previous one has ended. Default "none". */
   readonly order?: "none" | "strict";
-  /** Whether keys take turns, so that a key with few requests does not wait behind one with many. Default false. */
+  /** Whether keys take turns, so a key with few requests does not wait behind one with many. Default false. */
   readonly fair?: boolean;
   /** When a failing key is left alone for a while. */
   readonly breaker?: {
-    /** After this many failures in a row of one key in one process its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
+    /** After this many consecutive failures of a key in one process, its circuit opens: no process sends to the key for a while. Default 5; from 1 to 1000000. */
     readonly failures?: number;
-    /** How long a circuit stays open at first; twice as long each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
+    /** How long a circuit stays open at first. It doubles each further time, up to an hour. Default "30s"; from "10ms" to "24d". */
     readonly pause?: Duration;
   };
   /** When a failing key is switched off until a person resumes it. */
   readonly disable?: {
-    /** Answers after which nothing is sent to the key until it is resumed. Default: [410]. */
+    /** After a response with one of these statuses, nothing is sent to the key until it is resumed. Default: [410]. */
     readonly statuses?: readonly number[];
-    /** After this many failures of one request nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
+    /** After this many failures of one request, nothing is sent to its key until it is resumed. Default: never; from 1 to 1000. */
     readonly failures?: number;
-    /** After a request has failed for this long nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
+    /** After a request has failed for this long, nothing is sent to its key until it is resumed. Default: never; at most "3650d". */
     readonly after?: Duration;
   };
-  /** The header `idempotency-key`, the same at each sending of a request. Default: "bare" for POST and PATCH, "off" for the others. */
+  /** The header `idempotency-key`. Its value is the same whenever a request is sent again. Default: "bare" for POST and PATCH, "off" for the others. */
   readonly idempotency?: "bare" | "quoted" | "off" | { readonly header: string };
   /** Whether redirects are followed, and how many. */
   readonly redirects?: {
-    /** How many redirects are followed, each checked as the first URL was; 0: a redirect is a failed answer. Default 0; from 0 to 20. */
+    /** How many redirects are followed. Each is checked like the first URL. With 0 a redirect is a failure. Default 0; from 0 to 20. */
     readonly max?: number;
     /** Whether only redirects to the same origin are followed. Default true. */
     readonly sameOrigin?: boolean;
   };
-  /** Which addresses may be reached. Every address of a name and every literal is checked, and that of the connection again before anything is sent. Default: "public". */
+  /** Which addresses may be reached. Every address that a host name resolves to is checked, and so is every literal address; the address of the connection is checked again before anything is sent. Default: "public". */
   readonly addresses?: AddressRule;
-  /** The schemes that URLs may have. Default: ["https:"]; with other `addresses` than "public" also "http:". */
+  /** The URL schemes that are allowed. Default: ["https:"]; with other `addresses` than "public" also "http:". */
   readonly protocols?: readonly ("http:" | "https:")[];
-  /** Offers HTTP/2. For thousands of requests to one API: 100 share a connection. Default false. */
+  /** Offers HTTP/2, with which 100 requests share a connection. Use it for thousands of requests to one API. Default false. */
   readonly http2?: boolean;
-  /** Sends through a proxy, which resolves names: with `addresses: "public"` it must say that it filters. Default: none; the environment is not read. */
+  /** Sends through an HTTP proxy. The proxy resolves host names, so with `addresses: "public"` you must confirm that it filters addresses (`filters: true`). Default: none; the environment is not read. */
   readonly proxy?: string | { readonly url: string; readonly filters: true };
-  /** Own authorities in addition to those of Node, and a client certificate. Certificates are always verified. Default: the authorities of Node. */
+  /** Certificate authorities in addition to Node's, and a client certificate. Certificates are always verified. Default: Node's certificate authorities. */
   readonly tls?: { readonly ca?: string | readonly string[]; readonly cert?: Secret; readonly key?: Secret };
-  /** The address of this machine from which connections are made. Default ""; an IP address. */
+  /** The local address from which connections are made. Default ""; an IP address. */
   readonly localAddress?: string;
-  /** How long a handler may go on after its signal was aborted by the deadline or a cancel. Default "5s"; at most "3650d". */
+  /** How long a handler may continue after the deadline or a cancel aborted its signal. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
   /** How often a failed request is sent again, and when. */
   readonly retry?: RequestRetryOptions;
 }
 
-/** POST and PATCH must say what is done if nobody knows whether the other side has acted. */
+/** POST and PATCH must say what to do if it is unknown whether the other side has acted. */
 type MethodOptions =
   | { readonly method: "POST" | "PATCH"; readonly ifUnknown: IfUnknown }
   | { readonly method: Exclude<Method, "POST" | "PATCH">; readonly ifUnknown?: IfUnknown };
@@ -158,21 +158,21 @@ export function request<
 ): Named<RequestOf<S, R>, Name> {
   check(`request ${name}`, REQUEST_OPTIONS, options);
   const { method, send, retry = {}, grace } = options;
-  refuse(method === undefined, `method of ${name}`, "is missing", 'Say it: method: "GET", for instance.');
+  refuse(method === undefined, `method of ${name}`, "is missing", 'Set it, for example method: "GET".');
   refuse(typeof send !== "function", `send of ${name}`, "is missing", "Pass (input) => ({ url, ... }).");
   const needsPolicy = method === "POST" || method === "PATCH";
   refuse(
     needsPolicy && options.ifUnknown === undefined,
     `ifUnknown of ${name}`,
     `is missing, and a ${method} may do its work twice`,
-    'Say what is done if nobody knows whether it was done: "resend", "ask" or "fail".',
+    'Say what to do if its outcome is unknown: "resend", "ask" or "fail".',
   );
   const ifUnknown = options.ifUnknown ?? "resend";
   const settings = requestSettings(name, options, ifUnknown);
   const { schedule, statuses: _, giveUpAfter: __, ...ofKind } = retry;
   const attempts = schedule === undefined ? ofKind.attempts : (ofKind.attempts ?? schedule.length + 1);
   const choice = kindChoice(name, {
-    // The total timeout ends an attempt; this one is for a process that stands still.
+    // The total timeout ends an attempt; this one is for a process that hangs.
     timeout: `${settings.timeouts.totalMs + ATTEMPT_MARGIN_MS}ms`,
     ...(grace !== undefined && { grace }),
     retry: { ...ofKind, ...(attempts !== undefined && { attempts }), timeouts: MAX_TIMEOUTS },
@@ -276,7 +276,7 @@ function connectionOf(name: string, options: AnyOptions, ifUnknown: IfUnknown, c
     proxy !== undefined && addresses === "public" && !filters,
     `proxy of ${name}`,
     "resolves names itself, so the addresses can't be checked here",
-    'Use a proxy that checks them and say so, proxy: { url, filters: true }, or addresses: "any".',
+    'Use a proxy that checks them and confirm it, proxy: { url, filters: true }, or use addresses: "any".',
   );
   const ca = tls.ca === undefined ? [] : typeof tls.ca === "string" ? [tls.ca] : tls.ca;
   return {
@@ -326,7 +326,7 @@ function sizesOf(name: string, given: AnyOptions["maxResponse"]): Pick<RequestSe
     maxResponse > UNITS.MB,
     what,
     "is more than a callback's input can hold",
-    'Use { to: "blob", max: SIZE } for large answers.',
+    'Use { to: "blob", max: SIZE } for large responses.',
   );
   return { maxResponse, blobMax: null };
 }
@@ -382,8 +382,8 @@ function hostOf(name: string, send: AnyOptions["send"], input: never): string {
   if (url !== null && url.host !== "") return url.host;
   throw new OutliveError(
     ErrorCode.inputInvalid,
-    `A ${name} request has no URL by which its host could be known.`,
-    "Nothing was enqueued. Correct the input, or say `key`.",
+    `A ${name} request has no URL to take its host from.`,
+    "Nothing was enqueued. Correct the input, or set `key`.",
     { kind: name },
   );
 }
@@ -397,7 +397,7 @@ export function runFetch(attempt: RequestAttempt, options: FetchOptions, wire: W
     ifUnknown !== "resend" && ifUnknown !== "fail",
     "ifUnknown of run.fetch",
     `is ${JSON.stringify(ifUnknown)}`,
-    'Say what is done if a POST was sent and its outcome is unknown: run.fetch({ ifUnknown: "resend" }) or "fail".',
+    'Say what to do if a POST was sent and its outcome is unknown: run.fetch({ ifUnknown: "resend" }) or "fail".',
   );
   let made: typeof fetch | undefined;
   return async (input, init) => {

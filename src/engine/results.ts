@@ -62,7 +62,7 @@ export class Results {
     });
   }
 
-  /** How these jobs ended, or how they stand when the time is up, in the order of the ids. */
+  /** How these jobs ended, or their state when the time is up, in the order of the ids. */
   async ended(ids: readonly string[], timeoutMs: number | null): Promise<readonly JobOutcome[]> {
     const found = new Map<string, JobOutcome>();
     const end = Promise.withResolvers<void>();
@@ -103,7 +103,7 @@ export class Results {
         new OutliveError(
           ErrorCode.closed,
           `The client was closed while it waited for the result of job ${waiter.id}.`,
-          "The job goes on. Connect again and ask for its result by its id.",
+          "The job continues. Connect again and ask for its result by its id.",
           { jobId: waiter.id },
         ),
       );
@@ -149,7 +149,7 @@ export class Results {
 function noResult({ id, state, error }: JobOutcome): OutliveError {
   const [what, hint] =
     state === "missing"
-      ? ["is not in the store", "Check the id; finished jobs are kept for the retention time only."]
+      ? ["is not in the store", "Check the id; finished jobs are deleted after their retention."]
       : [
           `is ${state}${error === null ? "" : `: ${error.message.replace(/\.$/, "")}`}`,
           `It has no result. See why: outlive why ${id}`,
@@ -161,7 +161,7 @@ function tooLate(id: string, timeoutMs: number): OutliveError {
   return new OutliveError(
     ErrorCode.noResult,
     `Job ${id} did not end within ${humanMs(timeoutMs)}.`,
-    "It goes on. Ask again for its result by its id.",
+    "It continues. Ask again for its result by its id.",
     { jobId: id, timeoutMs, state: "unfinished" },
   );
 }

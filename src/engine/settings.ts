@@ -98,7 +98,7 @@ export const SETTINGS = {
     default: "jobs/**/*.{ts,mts,js,mjs}",
     env: "OUTLIVE_JOBS",
     sentence:
-      "The modules that declare jobs and attach their handlers: one or several globs, relative to the working directory. For `outlive work`; a program passes its own jobs.",
+      "The modules that declare jobs and attach their handlers, as globs relative to the working directory. Only the command line reads it; a program passes its own jobs.",
   },
   "heartbeat.interval": {
     type: "duration",
@@ -115,7 +115,7 @@ export const SETTINGS = {
     max: LONGEST,
     limit: "at least 2 intervals",
     env: "OUTLIVE_HEARTBEAT_LEASE",
-    sentence: "How long a worker may be silent before its work is taken.",
+    sentence: "How long a worker may be silent before its jobs are taken from it.",
   },
   "heartbeat.sweep": {
     type: "duration",
@@ -123,7 +123,7 @@ export const SETTINGS = {
     min: "100ms",
     max: LONGEST_TIMER,
     env: "OUTLIVE_HEARTBEAT_SWEEP",
-    sentence: "How often old rows are purged and every worker is checked.",
+    sentence: "How often every worker is checked and old rows are purged.",
   },
   "heartbeat.probe": {
     type: "duration",
@@ -132,7 +132,7 @@ export const SETTINGS = {
     max: LONGEST_TIMER,
     limit: "not longer than the lease",
     env: "OUTLIVE_HEARTBEAT_PROBE",
-    sentence: "How often the locks of other workers are probed.",
+    sentence: "How often a worker checks whether the other workers are alive: their processes, locks and sessions.",
   },
   "heartbeat.contact": {
     // A connection that a proxy, a NAT or a failing link took away is usually back within this.
@@ -143,14 +143,14 @@ export const SETTINGS = {
     limit: "not longer than the lease",
     env: "OUTLIVE_HEARTBEAT_CONTACT",
     sentence:
-      "How long a worker's session may be missing on PostgreSQL before its work is taken, where no kernel can prove its death (another host).",
+      "How long a worker on another host may be missing from the server before its jobs are taken from it (PostgreSQL, Redis). On the same host the kernel proves a death at once.",
   },
   "recovery.onCrash": {
     type: "word",
     default: "retry",
     words: CRASH_ACTIONS,
     env: "OUTLIVE_RECOVERY_ON_CRASH",
-    sentence: "`onCrash` of every kind that does not set it.",
+    sentence: "The default of `onCrash` for kinds that do not set it.",
   },
   "recovery.crashes": {
     type: "integer",
@@ -158,14 +158,14 @@ export const SETTINGS = {
     min: 1,
     max: 1_000,
     env: "OUTLIVE_RECOVERY_CRASHES",
-    sentence: "`retry.crashes` of every kind that does not set it.",
+    sentence: "The default of `retry.crashes` for kinds that do not set it.",
   },
   "recovery.integrityCheckOnStartup": {
     type: "boolean",
     default: true,
     env: "OUTLIVE_RECOVERY_INTEGRITY_CHECK",
     sentence:
-      "Whether an open that finds no process at work checks the integrity of a SQLite file first: quickly after a clean stop, in full after any other. It waits for 1 s; a check that takes longer goes on in the background.",
+      "Whether `open` first checks the integrity of a SQLite file that no other process uses: quickly after a clean stop, in full after any other end. `open` waits 1 s for the check; a longer one continues in the background.",
   },
   "recovery.repair": {
     type: "word",
@@ -173,7 +173,7 @@ export const SETTINGS = {
     words: ["reindex", "auto", "off"],
     env: "OUTLIVE_RECOVERY_REPAIR",
     sentence:
-      'What an open does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing.',
+      'What `open` does about a damaged SQLite file. "reindex" repairs what can be repaired without loss; "auto" also salvages what can be read into a new file and keeps the old one; "off" does nothing.',
   },
   "retention.finished": {
     type: "duration",
@@ -196,7 +196,7 @@ export const SETTINGS = {
     max: LONGEST_TIMER,
     env: "OUTLIVE_POLL",
     sentence:
-      "How often work is polled for that no wake-up announced. While one worker does it for all and shows that wake-ups arrive, the other idle workers poll every 10 s, or as often as this says if that is longer.",
+      "How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer.",
   },
   liveness: {
     type: "name",
@@ -205,7 +205,7 @@ export const SETTINGS = {
     form: 'the address of a Redis server, such as "redis://host:6379", or "none"',
     env: "OUTLIVE_LIVENESS",
     sentence:
-      "For a PostgreSQL store behind a transaction pooler: the Redis server in which workers show that they live, so that a lost host is noticed without waiting for its lease. Jobs and owners stay in PostgreSQL.",
+      "For a PostgreSQL store behind a transaction pooler: the Redis server through which workers show that they are alive, so that the loss of a host is noticed before its lease ends. Jobs and their owners stay in PostgreSQL.",
   },
   durability: {
     type: "word",
@@ -213,19 +213,19 @@ export const SETTINGS = {
     words: ["full", "relaxed"],
     env: "OUTLIVE_DURABILITY",
     sentence:
-      '"full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may take the last moments.',
+      '"full": what was acknowledged survives a power loss. "relaxed": it survives the death of any process, but a power loss may lose the last moments.',
   },
   "sqlite.allowUnsafe": {
     type: "boolean",
     default: false,
     env: "OUTLIVE_SQLITE_ALLOW_UNSAFE",
-    sentence: "Opens the file although this Node's SQLite has a known bug, or on Windows.",
+    sentence: "Opens the file even if this Node's SQLite has a known bug, or on Windows.",
   },
   "sqlite.allowNetworkFilesystem": {
     type: "boolean",
     default: false,
     env: "OUTLIVE_SQLITE_ALLOW_NETWORK_FILESYSTEM",
-    sentence: "Opens a file on a network file system.",
+    sentence: "Opens a file even if it is on a network file system.",
   },
   "postgres.schema": {
     type: "name",
@@ -233,7 +233,7 @@ export const SETTINGS = {
     pattern: /^[a-z_][a-z0-9_]{0,39}$/,
     form: "at most 40 lowercase letters, digits and underscores, the first not a digit",
     env: "OUTLIVE_POSTGRES_SCHEMA",
-    sentence: "The schema that holds Outlive's tables.",
+    sentence: "The schema with Outlive's tables.",
   },
   "postgres.connections": {
     type: "integer",
@@ -243,7 +243,7 @@ export const SETTINGS = {
     limit: "not together with `postgres.pool`",
     env: "OUTLIVE_POSTGRES_CONNECTIONS",
     sentence:
-      "The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2.",
+      "The maximum number of connections in this process's own pool; its maintenance thread opens up to four more. Commits leave one connection free, so use at least 2.",
   },
   "redis.durability": {
     type: "word",
@@ -251,7 +251,7 @@ export const SETTINGS = {
     words: ["server", "fsync"],
     env: "OUTLIVE_REDIS_DURABILITY",
     sentence:
-      '"server": what was acknowledged survives what the server\'s settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`.',
+      '"server": acknowledged writes are as durable as the server\'s own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`.',
   },
   "redis.replicas": {
     type: "integer",
@@ -259,8 +259,7 @@ export const SETTINGS = {
     min: 0,
     max: 10,
     env: "OUTLIVE_REDIS_REPLICAS",
-    sentence:
-      "In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected.",
+    sentence: "How many replicas must have a write before it is acknowledged. `open` rejects if fewer are connected.",
   },
   blobs: {
     type: "blobs",
@@ -268,7 +267,7 @@ export const SETTINGS = {
     otherwise: "none",
     env: "OUTLIVE_BLOBS",
     sentence:
-      "Where output files of batches and parts of collections go. A batch whose rows write any needs it, and so does every collection.",
+      "Where output files of batches and parts of collections are stored. Collections need it, and so do batches whose rows write output files.",
   },
   broker: {
     type: "broker",
@@ -284,7 +283,7 @@ export const SETTINGS = {
     max: 256,
     env: "OUTLIVE_WORK_PROCESSES",
     sentence:
-      "How many worker processes `outlive work` runs. If the program has requests and anything else, one or two more send them.",
+      "How many worker processes `outlive work` runs. If there are requests and other kinds, one or two additional processes send the requests.",
   },
   "work.concurrency": {
     type: "concurrency",
@@ -300,7 +299,8 @@ export const SETTINGS = {
     default: "25s",
     max: LONGEST_TIMER,
     env: "OUTLIVE_WORK_GRACE",
-    sentence: 'How long running jobs may finish at the end. With `--watch` it is "2s", unless `--grace` is given.',
+    sentence:
+      'How long a stopping worker waits for its running jobs. With `--watch` it is "2s", unless `--grace` is given.',
   },
   "work.semiSpace": {
     type: "integer",
@@ -309,13 +309,13 @@ export const SETTINGS = {
     max: 256,
     env: "OUTLIVE_WORK_SEMI_SPACE",
     sentence:
-      "How large V8's semi-spaces may get in each process, in MB (`--max-semi-space-size`, unless Node itself is started with it). While no-op jobs were drained, a process had at most 99 MB of RSS on SQLite and 133 MB on PostgreSQL with 4, and 119 and 221 MB with Node's own size, at 0.91 to 1 of its rate.",
+      "The maximum size of V8's semi-spaces in each process, in MB (`--max-semi-space-size`; if Node was started with that flag, the flag wins). A smaller size needs less memory. Measured with no-op jobs: 99 MB of RSS on SQLite and 133 MB on PostgreSQL with 4, and 119 and 221 MB with Node's default, at 0.91 to 1 times its throughput.",
   },
   "work.http": {
     type: "listen",
     default: "off",
     env: "OUTLIVE_WORK_HTTP",
-    sentence: "Where /live, /ready and /metrics are served.",
+    sentence: "The address at which `outlive work` serves /live, /ready and /metrics.",
   },
   "work.log": {
     type: "word",
@@ -330,7 +330,7 @@ export const SETTINGS = {
     otherwise: "none",
     env: "OUTLIVE_WORK_MIDDLEWARE",
     sentence:
-      "Modules whose default export is a middleware, or an array of them, relative to the working directory: around every enqueue and every attempt of the worker processes, and for the recoveries of the supervisor. The first is the outermost.",
+      "Modules whose default export is a middleware, or an array of them, relative to the working directory. It wraps every enqueue and every attempt in the worker processes, and sees the recoveries of the supervisor. The first is the outermost.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -341,16 +341,17 @@ export const PROGRAM_OPTIONS = {
   jobs: {
     type: "code",
     default: null,
-    takes: "an array of what job() returned",
+    takes: "an array of what job(), batch(), request(), collection() and schedule() returned",
     accepts: Array.isArray,
     otherwise: "none",
-    sentence: "The kinds that this program knows. Only these can be enqueued and run here.",
+    sentence:
+      "The kinds, batches, requests, collections and schedules of this program. Only these can be enqueued and run here.",
   },
   readOnly: {
     type: "boolean",
     default: false,
     sentence:
-      "Opens the store for reading only, also a damaged one: nothing is claimed, written or recovered. The store must exist.",
+      "Opens the store for reading only, even a damaged one: nothing is claimed, written or recovered. The store must exist.",
   },
   clock: {
     type: "code",
@@ -359,7 +360,7 @@ export const PROGRAM_OPTIONS = {
     accepts: (value) => isRecord(value) && typeof value["now"] === "function" && typeof value["after"] === "function",
     otherwise: "the clock of this machine, or of the server",
     sentence:
-      'The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules pass when the test moves it.',
+      'The clock of a test, for "sqlite::memory:" only: delays, retries, sleeps and schedules advance when the test moves it.',
   },
   "postgres.pool": {
     type: "code",
@@ -368,7 +369,7 @@ export const PROGRAM_OPTIONS = {
     accepts: (value) => isRecord(value) && typeof value["connect"] === "function" && isRecord(value["options"]),
     otherwise: "a pool of its own",
     sentence:
-      "Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options.",
+      "Your own `pg` pool. The engine queries through it and does not close it. Maintenance opens its own connections with the pool's options.",
   },
   "redis.client": {
     type: "code",
@@ -377,7 +378,7 @@ export const PROGRAM_OPTIONS = {
     accepts: (value) => isRecord(value) && typeof value["duplicate"] === "function",
     otherwise: "a client of `@redis/client`, with the store's address",
     sentence:
-      "Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed.",
+      "Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`. The engine opens its own connections with the client's options, as far as these are plain data; it neither uses nor closes the client itself.",
   },
   logger: {
     type: "code",
@@ -387,16 +388,16 @@ export const PROGRAM_OPTIONS = {
       value === false ||
       (isRecord(value) && ["info", "warn", "error"].every((level) => typeof value[level] === "function")),
     otherwise: "`console`, warnings and recoveries only",
-    sentence: "Where the log goes; false: nowhere.",
+    sentence: "Receives the log; false turns it off.",
   },
   secrets: {
     type: "code",
     default: null,
-    takes: "an object of texts or functions by name, or a function of the name",
+    takes: "an object of strings or functions by name, or a function of the name",
     accepts: (value) => typeof value === "function" || isRecord(value),
     otherwise: "none",
     sentence:
-      "The values of secrets that requests refer to, by name: texts, functions, or one function for all. They are in no row, log or error.",
+      "The values of the secrets that requests refer to, by name: strings, functions, or one function for all. They never appear in the store, the log or an error.",
   },
   network: {
     type: "code",
@@ -404,7 +405,7 @@ export const PROGRAM_OPTIONS = {
     takes: "what `answers` of `outlive/testing` returned",
     accepts: (value) => typeof value === "function",
     otherwise: "the network",
-    sentence: "In place of the network, for tests: what `answers` of `outlive/testing` returned.",
+    sentence: "Replaces the network in tests: what `answers` of `outlive/testing` returned.",
   },
   middleware: {
     type: "code",
@@ -419,7 +420,7 @@ export const PROGRAM_OPTIONS = {
           MIDDLEWARE_PARTS.some((part) => one[part] !== undefined),
       ),
     otherwise: "none",
-    sentence: "Code around every enqueue and every attempt of this program; the first is the outermost.",
+    sentence: "Code that wraps every enqueue and every attempt of this program; the first is the outermost.",
   },
   onEvent: {
     type: "code",
@@ -427,7 +428,7 @@ export const PROGRAM_OPTIONS = {
     takes: "a function",
     accepts: (value) => typeof value === "function",
     otherwise: "none",
-    sentence: "Receives every event from the first on, also those of the recovery that `open` itself runs.",
+    sentence: "Receives every event from the start, including those of the recovery that `open` runs.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 
@@ -461,7 +462,7 @@ export const WORKER_OPTIONS = {
     type: "duration",
     default: SETTINGS["work.grace"].default,
     max: LONGEST_TIMER,
-    sentence: "How long running jobs may finish after `signal` aborted.",
+    sentence: "How long a stopping worker waits for its running jobs after `signal` aborted.",
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 

@@ -17,7 +17,7 @@ export interface Explanation {
   readonly jobId: string;
   /** The name of its kind. */
   readonly kind: string;
-  /** Where it stands. */
+  /** Its state. */
   readonly state: JobDetails["state"];
   /** Stable, for programs. */
   readonly because:
@@ -184,7 +184,7 @@ function held(job: JobDetails, owner: WorkerRow, holdMs: number): Explanation {
   return say(job, {
     because: "store-returned",
     text: `It runs (attempt ${job.attempt}) in worker ${owner.id}, which lost its connection when the store was away and has not come back yet. It has ${humanMs(holdMs)} left to do so before its work is taken.`,
-    next: "Look again in a few seconds: it goes on where it is, or is taken over.",
+    next: "Check again in a few seconds: it continues there, or another worker takes it over.",
     details: { worker: owner.id, workerState: owner.state, holdMs },
   });
 }
@@ -205,17 +205,18 @@ function running(job: JobDetails, workers: readonly WorkerRow[], now: number): E
   const overdue = job.deadlineAt !== null && job.deadlineAt < now;
   const lastStep = job.steps.at(-1)?.name ?? null;
   const beatAgeMs = owner ? Math.max(0, now - owner.heartbeatAt) : null;
-  const lag = owner && owner.loopLagMs > 1_000 ? `; its main loop has stood still for ${humanMs(owner.loopLagMs)}` : "";
-  const since = job.startedAt === null ? "" : ` for ${humanMs(Math.max(0, now - job.startedAt))}`;
+  const lag =
+    owner && owner.loopLagMs > 1_000 ? `; its event loop has been blocked for ${humanMs(owner.loopLagMs)}` : "";
+  const runs = job.startedAt === null ? "It runs" : `It has run for ${humanMs(Math.max(0, now - job.startedAt))}`;
   const deadline =
     job.deadlineAt === null
       ? "no deadline"
       : `deadline ${overdue ? "passed" : "in"} ${humanMs(Math.abs(job.deadlineAt - now))}${overdue ? " ago" : ""}`;
   return say(job, {
     because: overdue ? "overdue" : "running",
-    text: `It runs${since} (attempt ${job.attempt}) in worker ${job.worker}, whose last heartbeat was ${beatAgeMs === null ? "never seen" : `${humanMs(beatAgeMs)} ago`}${lag}; last step ${lastStep ?? "none"}; ${deadline}.${job.cancelRequested ? " Its cancel was asked for." : ""}`,
+    text: `${runs} (attempt ${job.attempt}) in worker ${job.worker}, whose last heartbeat was ${beatAgeMs === null ? "never seen" : `${humanMs(beatAgeMs)} ago`}${lag}; last step ${lastStep ?? "none"}; ${deadline}.${job.cancelRequested ? " Its cancel was requested." : ""}`,
     next: overdue
-      ? "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds."
+      ? "Its worker aborts it after the grace, or is killed if its loop is blocked; check again in a few seconds."
       : "",
     details: {
       worker: job.worker,
@@ -239,7 +240,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     const wait = humanMs(job.runAt - now());
     const cause =
       job.lastOutcome === null
-        ? "it was asked for then"
+        ? "it was enqueued for that time"
         : `its last attempt ${job.lastOutcome}: ${job.error?.message ?? ""}`;
     return say(job, {
       because: "not-due",
@@ -256,7 +257,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
     return say(job, {
       because: "degraded",
       text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
-      next: "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
+      next: "outlive check; free disk space or correct the file's permissions, and workers continue automatically.",
     });
   }
   const deaths = await deps.deaths();
@@ -269,8 +270,8 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   if (stuck) {
     return say(job, {
       because: "store-blocked",
-      text: `Process ${stuck.pid} (${stuck.command || "unknown command"}) holds the store's write lock and does not let go.`,
-      next: `Look at process ${stuck.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
+      text: `Process ${stuck.pid} (${stuck.command || "unknown command"}) holds the store's write lock and does not release it.`,
+      next: `Check process ${stuck.pid}; if it is frozen or stuck inside a transaction, end it: nothing is lost.`,
       details: { pid: stuck.pid, command: stuck.command },
     });
   }
@@ -285,7 +286,7 @@ function debounced(runAt: number, latestAt: number, now: number): Wording {
   const dueInMs = runAt - now;
   const bound =
     runAt < latestAt
-      ? ", and every further event with its key puts that off"
+      ? ", and every further event with its key postpones it"
       : ": that is the latest time that `max` allows";
   return {
     because: "debounced",
@@ -298,7 +299,7 @@ function debounced(runAt: number, latestAt: number, now: number): Wording {
 /** `step`: the wait that it began, by which its handler finds it again. */
 async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): Promise<Wording> {
   const dueInMs = job.runAt === null ? null : job.runAt - now();
-  const limit = dueInMs === null ? "without a limit of time" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
+  const limit = dueInMs === null ? "without a time limit" : `for at most ${humanMs(Math.max(0, dueInMs))} more`;
   const awaited = awaitedAt(step);
   const details = { step, dueInMs };
   if (awaited.type === "signal")
@@ -311,7 +312,7 @@ async function waiting({ store, now }: WhyDeps, job: JobDetails, step: string): 
   if (awaited.type === "sleep")
     return {
       because: "sleeping",
-      text: `It sleeps and goes on in ${humanMs(Math.max(0, dueInMs ?? 0))}${job.runAt === null ? "" : ` (${isoInstant(job.runAt)})`}. It holds no slot meanwhile.`,
+      text: `It sleeps and continues in ${humanMs(Math.max(0, dueInMs ?? 0))}${job.runAt === null ? "" : ` (${isoInstant(job.runAt)})`}. It holds no slot meanwhile.`,
       next: "",
       details,
     };
@@ -337,7 +338,7 @@ async function keyOf(
   return (await inspect.keys?.({ key: jobKey(limit, key) }))?.[0];
 }
 
-/** `state`: how the key stands; undefined: the store does not tell. */
+/** `state`: the key's state; undefined: the store does not know it. */
 function heldByKey(
   { limit, key, turn: isTurn }: NonNullable<JobDetails["heldBy"]>,
   state: KeyState | undefined,
@@ -366,28 +367,28 @@ function heldByKey(
   if (isTurn)
     return {
       because: "fair-turn",
-      text: `It is ready, and waits until a worker has room and it is the turn of its key ${JSON.stringify(key)}: the keys of its kind are served one after the other, whatever each has queued.`,
+      text: `It is ready, and waits until a worker has room and it is the turn of its key ${JSON.stringify(key)}: the keys of its kind are served one after the other, however many jobs each has.`,
       next: `Wait, start more workers, or give the key more turns: outlive limit ${shellWord(limit)} ${shellWord(key)} --weight N`,
       details,
     };
   if (throttle)
     return {
       because: "rate",
-      text: `It is throttled: the job before it started less than ${humanMs(throttle.intervalMs!)} ago. It starts when that time has passed.`,
+      text: `It is throttled: the previous job started less than ${humanMs(throttle.intervalMs!)} ago. It starts when that time has passed.`,
       next: "",
       details,
     };
   if (state?.applies.strict)
     return {
       because: "strict-order",
-      text: `It is ready, but an earlier job of ${name} has not ended${state.applies.intervalMs === null ? "" : ", or its rate allows no start yet"}: the order of this limit is strict, so the jobs of a key run one after the other, also through retries and waits.`,
-      next: "Look at the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
+      text: `It is ready, but an earlier job of ${name} has not ended${state.applies.intervalMs === null ? "" : ", or its rate allows no start yet"}: the order of this limit is strict, so the jobs of a key run one after the other, even through retries and waits.`,
+      next: "See the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
       details,
     };
   if (state && isOfRate(state))
     return {
       because: "rate",
-      text: `It is ready, but as many jobs of ${name} have started as its rate allows: one in ${humanMs(state.applies.intervalMs!)}, and at most ${state.applies.burst} at once after a pause. It starts when its turn has come.`,
+      text: `It is ready, but as many jobs of ${name} have started as its rate allows: one in ${humanMs(state.applies.intervalMs!)}, and at most ${state.applies.burst} at once after an idle time. It starts when its turn has come.`,
       next: `Wait, or give the key a higher rate: outlive limit ${shellWord(limit)} ${shellWord(key)} --rate N`,
       details: { ...details, intervalMs: state.applies.intervalMs, burst: state.applies.burst },
     };
@@ -416,7 +417,7 @@ function waitsForResolution(job: JobDetails): Explanation {
   return say(job, {
     because: "contact-lost",
     text: `Contact with its worker was lost ${losses} times, and it is not known yet whether those workers died. It waits, because it may be what killed them.`,
-    next: "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
+    next: "Check again later: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
     details: { losses },
   });
 }
@@ -465,7 +466,7 @@ function turn(job: JobDetails, kind: KindCounts, able: readonly WorkerRow[], ahe
     return say(job, {
       because: "about-to-run",
       text: `A worker has room for it (${held} of ${slots} slots are taken, ${ahead} ahead): it should start now.`,
-      next: "Look again; if it stays, look at the workers' logs.",
+      next: "Check again; if this stays, read the workers' logs.",
       details,
     });
   }
@@ -498,7 +499,7 @@ function finished(job: JobDetails): Explanation {
     });
   }
   const why = job.state === "succeeded" ? "" : `: ${last?.reason ?? job.error?.message ?? ""}`;
-  const damaged = job.corrupt.length === 0 ? "" : ` What is stored of it is damaged: ${job.corrupt.join(", ")}.`;
+  const damaged = job.corrupt.length === 0 ? "" : ` Its stored data is damaged: ${job.corrupt.join(", ")}.`;
   return say(job, {
     because: job.lastOutcome === "expired" && job.state === "cancelled" ? "expired" : "finished",
     text: `${ENDED[job.state] ?? `It is ${job.state}`}${when}${why}.${damaged}`,
@@ -526,7 +527,7 @@ export function suspect(job: JobDetails, able: readonly WorkerRow[], suspects: r
     return {
       because: "suspect",
       text: `${base} ${able.length - full.length} of ${counted(able.length, "worker")} may take it as soon as a slot is free and no job of a higher priority is ready.`,
-      next: "Look again; if it stays, raise the concurrency, or start more workers.",
+      next: "Check again; if this stays, raise the concurrency, or start more workers.",
       details,
     };
   const [first] = full;

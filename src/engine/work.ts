@@ -182,7 +182,7 @@ export function runnableKinds(
   if (text !== undefined)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      `The option only holds the text ${JSON.stringify(text)}, and takes what job() returned.`,
+      `The option only contains the text ${JSON.stringify(text)}, but it takes what job() returned.`,
       "Pass the jobs themselves: only: [mail].",
       { only },
     );

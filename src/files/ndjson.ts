@@ -14,7 +14,7 @@ import {
 
 /** Options of `ndjson()`. */
 export interface NdjsonOptions extends SourceOptions {
-  /** What a bad line becomes: "row", an item with an error, so that it fails alone; or "stop", which ends the iteration with it. Default "row". */
+  /** What a bad line becomes: "row", an item with an error, which fails on its own; or "stop", which ends the iteration with it. Default "row". */
   readonly badLines?: "row" | "stop";
 }
 
@@ -44,7 +44,7 @@ async function* lines<T>(
   parse: ParseLine<T>,
 ): AsyncGenerator<FileRow<T>[], void> {
   let line = 1;
-  // The pieces of a line that goes on in the next chunk, and its length; of one that is too long, only the first pieces are kept.
+  // The pieces of a line that continues in the next chunk, and its length; of one that is too long, only the first pieces are kept.
   let kept: Buffer[] = [];
   let length = 0;
   const keep = (piece: Buffer): void => {

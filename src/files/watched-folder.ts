@@ -1,5 +1,5 @@
 // A folder into which other programs put files. Each file is taken once and moved to `done` or `failed` below the folder when it has been read. What a file
-// has come to is asked of the store, by a name that is made of the file: killed anywhere, the next scan of any process goes on.
+// has come to is asked of the store, by a name that is made of the file: killed anywhere, the next scan of any process continues.
 import { createHash } from "node:crypto";
 import { mkdir, readdir, rename, stat } from "node:fs/promises";
 import { join, resolve } from "node:path";

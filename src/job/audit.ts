@@ -36,7 +36,7 @@ export const AUDIT_ACTIONS = [
 /** A sort of change that the audit has. */
 export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 
-/** An entry as it is kept. */
+/** An entry as it is stored. */
 export interface AuditRecord extends AuditEntry {
   /** When the change, or the first chunk of a bulk change, was written, in milliseconds since 1970 by the store's clock. */
   readonly at: number;

@@ -11,7 +11,7 @@ import type { Change } from "./transitions.ts";
 
 /** The run as a handler sees it, with the typed `enqueue`. */
 export interface TypedRun extends Omit<Run, "enqueue" | "enqueueMany"> {
-  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
+  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key. It is the same in every attempt, so a replay adds nothing. Pass your own ids for equal children of which only some are enqueued inside steps. */
   readonly enqueue: Enqueue;
   /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
   readonly enqueueMany: EnqueueChildren;
@@ -65,7 +65,7 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
       throw new OutliveError(
         ErrorCode.optionInvalid,
         `The job ${this.name} has a handler already.`,
-        "Call handle() once per job. Give a second kind of work its own job() with a name of its own.",
+        "Call handle() once per job. For another kind of work, declare another job() with its own name.",
         { kind: this.name },
       );
     this.#handler = handler as unknown as (input: never, run: Run) => unknown;

@@ -71,7 +71,7 @@ export function makeDraftNow(
   draft.catch(() => {});
   throw new OutliveError(
     ErrorCode.inputInvalid,
-    `The schema of ${contract.name} is asynchronous and can't be asked inside a synchronous transaction.`,
+    `The schema of ${contract.name} is asynchronous and can't run inside a synchronous transaction.`,
     "Use a schema without asynchronous checks, or enqueue outside the transaction.",
     { kind: contract.name },
   );
@@ -150,7 +150,7 @@ function fromOptions(
     );
   }
   if (runAt !== undefined && delay !== undefined)
-    throw optionInvalid(kind, "delay", delay, "Say either `runAt` or `delay`.");
+    throw optionInvalid(kind, "delay", delay, "Set either `runAt` or `delay`.");
   if (runAt !== undefined && !(runAt instanceof Date && Number.isFinite(runAt.getTime()))) {
     throw optionInvalid(kind, "runAt", String(runAt), "Pass a valid Date.");
   }
@@ -190,7 +190,7 @@ function dedupeOf(
   }
   const given = Object.entries({ dedupeKey, dedupe, debounce, throttle }).filter(([, value]) => value !== undefined);
   if (given.length > 1)
-    throw optionInvalid(kind, given[1]![0], given[1]![1], `Say only one of ${given.map(([name]) => name).join(", ")}.`);
+    throw optionInvalid(kind, given[1]![0], given[1]![1], `Set only one of ${given.map(([name]) => name).join(", ")}.`);
   if (debounce && (options.runAt !== undefined || options.delay !== undefined))
     throw optionInvalid(
       kind,
@@ -278,7 +278,7 @@ function base32(value: number, width: number): string {
 export function assertKey(value: unknown, what: string): asserts value is string {
   const wrong =
     typeof value !== "string"
-      ? `is not a text but ${typeof value}`
+      ? `is not a string but ${typeof value}`
       : value.length === 0
         ? "is empty"
         : value.length > MAX_KEY

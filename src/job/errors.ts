@@ -12,61 +12,61 @@ export const ErrorCode = {
   inputInvalid: "INPUT_INVALID",
   /** The source of a batch's rows failed before its end. */
   sourceBroken: "SOURCE_BROKEN",
-  /** The input, a result or a step result is not JSON, too large, too deep or carries a forbidden key. */
+  /** The input, a result or a step result is not JSON, is too large or too deep, or has a forbidden key. */
   notJson: "NOT_JSON",
-  /** An id or key is empty, too long, or holds NUL or control characters. */
+  /** An id or key is empty, too long, or contains NUL or control characters. */
   keyInvalid: "KEY_INVALID",
   /** No job, incident or worker has that id. */
   notFound: "NOT_FOUND",
-  /** The job is in a state from which the change is not allowed. */
+  /** The job's state does not allow the change. */
   wrongState: "WRONG_STATE",
-  /** A redrive would need a dedupe key that another unfinished job holds. */
+  /** A retry would need a dedupe key that another unfinished job holds. */
   keyHeld: "KEY_HELD",
   /** This attempt no longer owns the job; nothing was written. */
   stale: "STALE_ATTEMPT",
   /** Two steps of one attempt have the same name. */
   stepReused: "STEP_REUSED",
-  /** A handler came to another wait than the one that its job was woken from, or began two waits at once. */
+  /** A handler reached a different wait than the one that its job was woken from, or started two waits at once. */
   waitMismatch: "WAIT_MISMATCH",
-  /** The attempt has ended as waiting: nothing may be written any more. The next attempt goes on after the wait. */
+  /** The attempt ended because the job waits, so it can't write any more. The next attempt continues after the wait. */
   attemptWaits: "ATTEMPT_WAITS",
-  /** A signal was refused, because its job has ended or has too many signals that were not read. */
+  /** A signal was refused because its job has ended or has too many unread signals. */
   signalRefused: "SIGNAL_REFUSED",
-  /** The job whose result was asked for did not succeed, was removed, or did not end in time. */
+  /** The job whose result was requested did not succeed, was removed, or did not end in time. */
   noResult: "NO_RESULT",
-  /** No attempt of the job had begun when it expired: it was cancelled. */
+  /** The job expired before its first attempt and was cancelled. */
   expired: "EXPIRED",
-  /** The job was removed by hand. */
+  /** An operator removed the job. */
   removed: "REMOVED",
-  /** A job that another one waited for did not succeed. */
+  /** A child that the job waited for did not succeed. */
   childFailed: "CHILD_FAILED",
   /** A `commit` or `transaction` callback returned a promise on a store where it must be synchronous. */
   commitAsync: "COMMIT_ASYNC",
-  /** A `commit` or `transaction` callback tried transaction control, ATTACH, a PRAGMA, or a change of our own tables. */
+  /** A `commit` or `transaction` callback used transaction control, ATTACH or a PRAGMA, or tried to change Outlive's own tables. */
   commitDenied: "COMMIT_DENIED",
-  /** The form given to `commit` or `transaction` belongs to another store than the one that is open. */
+  /** `commit` or `transaction` was called with `sqlite` on PostgreSQL, or with `postgres` on SQLite. */
   commitForm: "COMMIT_FORM",
-  /** The open store has no transactions for the user's own writes: `commit` and `transaction` are refused. */
+  /** The store has no transactions for your own writes, so `commit` and `transaction` do not work. */
   commitUnsupported: "COMMIT_UNSUPPORTED",
-  /** The callback ended the engine's transaction (for instance by `INSERT OR ROLLBACK`); its rows are gone. */
+  /** The callback ended the engine's transaction (for example by `INSERT OR ROLLBACK`); its writes were rolled back. */
   commitRolledBack: "COMMIT_ROLLED_BACK",
-  /** The connection was lost during the commit and the server could not be asked in time: whether it happened is unknown. */
+  /** The connection was lost during the commit, and the server could not be asked in time whether it happened. */
   commitUnknown: "COMMIT_UNKNOWN",
-  /** The store can't be opened: no directory, no permission, a network file system, not a database. */
+  /** The store can't be opened: its folder is missing, access is denied, it is on a network file system, or it is not a database. */
   storeUnusable: "STORE_UNUSABLE",
-  /** The store's file holds no Outlive tables and this caller does not migrate. */
+  /** The store has no Outlive tables, and this caller does not create them. */
   schemaMissing: "SCHEMA_MISSING",
   /** The store was written by a newer version of Outlive. */
   schemaNewer: "SCHEMA_NEWER",
-  /** The store's tables were made by other migrations than the released ones of the same numbers: by an unreleased build. */
+  /** The store's migrations differ from the released ones: an unreleased build made the store. */
   schemaDiffers: "SCHEMA_DIFFERS",
-  /** This Node carries an SQLite with a known corruption or truncation bug. */
+  /** This Node includes an SQLite with a known corruption or truncation bug. */
   sqliteUnsafe: "SQLITE_UNSAFE",
-  /** A live worker of another machine or kernel uses the same file. */
+  /** A live worker on another machine or kernel uses the same file. */
   foreignWorker: "FOREIGN_WORKER",
-  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or another one responds at its address. */
+  /** The store is not the one that was opened: it was restored from a backup, its file was replaced, or its address now leads to another store. */
   storeReplaced: "STORE_REPLACED",
-  /** The store refused for lack of room; nothing was written. */
+  /** The disk, or the server's memory, is full; nothing was written. */
   storeFull: "STORE_FULL",
   /** The store is read-only; nothing was written. */
   storeReadOnly: "STORE_READ_ONLY",
@@ -74,11 +74,11 @@ export const ErrorCode = {
   storeBusy: "STORE_BUSY",
   /** The store's file is damaged. */
   storeCorrupt: "STORE_CORRUPT",
-  /** A job's stored input, result or step result does not match its checksum. The job is quarantined; the others go on. */
+  /** A job's stored input, result or step result does not match its checksum. The job is quarantined; other jobs continue. */
   corrupt: "CORRUPT",
-  /** The store's file is damaged and was not, or could not be, repaired: `open` rejects. */
+  /** The store's file is damaged and was not, or could not be, repaired, so `open` rejects. */
   storeDamaged: "STORE_DAMAGED",
-  /** The store's server does not answer, or the connection to it was lost; whether a write in flight was done is not known. */
+  /** The store's server does not respond, or the connection to it was lost. A write in flight may or may not have happened. */
   storeUnreachable: "STORE_UNREACHABLE",
   /** The package that talks to the store's server is not installed. */
   driverMissing: "DRIVER_MISSING",
@@ -86,11 +86,11 @@ export const ErrorCode = {
   storeFailed: "STORE_FAILED",
   /** No blob has that key. */
   blobNotFound: "BLOB_NOT_FOUND",
-  /** The bytes of a blob are not those of the expected checksum; a put of them left nothing. */
+  /** The bytes of a blob do not match the expected checksum. A failed put stores nothing. */
   blobChecksum: "BLOB_CHECKSUM_DIFFERS",
-  /** A blob has more or fewer bytes than expected; a put of them left nothing. */
+  /** A blob has more or fewer bytes than expected. A failed put stores nothing. */
   blobSize: "BLOB_SIZE_DIFFERS",
-  /** The blob store refused for lack of room; nothing was written. */
+  /** The blob store is full; nothing was written. */
   blobsFull: "BLOBS_FULL",
   /** The blob store is read-only; nothing was written. */
   blobsReadOnly: "BLOBS_READ_ONLY",
@@ -100,27 +100,27 @@ export const ErrorCode = {
   blobsForbidden: "BLOBS_FORBIDDEN",
   /** The blob store does not accept the credentials, or none were found. */
   blobsCredentials: "BLOBS_CREDENTIALS",
-  /** The place of the blob store can't keep what it promises: a network file system, a symbolic link, Windows. */
+  /** The blob store's folder is not safe to use: a network file system, a symbolic link, or Windows. */
   blobsUnusable: "BLOBS_UNUSABLE",
-  /** The blob store does not respond; whether a put or a delete in flight was done is not known. Both may be repeated. */
+  /** The blob store does not respond. A put or delete in flight may or may not have happened; both can be repeated. */
   blobsUnreachable: "BLOBS_UNREACHABLE",
   /** The blob store failed in another way; the message is its own. */
   blobsFailed: "BLOBS_FAILED",
-  /** The message broker does not respond, or the connection to it was lost; whether a message in flight was taken is not known. */
+  /** The message broker does not respond, or the connection to it was lost. A message in flight may or may not have arrived. */
   brokerUnreachable: "BROKER_UNREACHABLE",
-  /** The message broker does not accept the credentials, the virtual host, or what was asked for. */
+  /** The message broker refused the credentials, the virtual host, or the operation. */
   brokerRefused: "BROKER_REFUSED",
-  /** No queue takes the message: the broker returned it. */
+  /** The broker returned the message because no queue takes it. */
   brokerUnroutable: "BROKER_UNROUTABLE",
   /** A file of rows can't be read: it does not exist, is not a file, or this user may not read it. */
   fileUnreadable: "FILE_UNREADABLE",
   /** A file of rows is malformed at the line and column that the error names. */
   fileMalformed: "FILE_MALFORMED",
-  /** A record of a file of rows is longer than the limit. */
+  /** A record in a file of rows is longer than the limit. */
   fileRecordTooLong: "FILE_RECORD_TOO_LONG",
-  /** A request can't be sent as it is: its URL, a header, its body or the address behind its host is not allowed. */
+  /** A request was not sent because its URL, a header, its body, or the address of its host is not allowed. */
   requestRefused: "REQUEST_REFUSED",
-  /** A call was sent, its outcome is unknown, and it must not be sent again. */
+  /** A request was sent, its outcome is unknown, and it must not be sent again. */
   requestUnknown: "REQUEST_UNKNOWN",
   /** A secret that a request refers to has no value in this program. */
   secretMissing: "SECRET_MISSING",
@@ -176,7 +176,7 @@ export function undeclaredKind(kind: string): OutliveError {
   );
 }
 
-/** Thrown by a handler to say that no further attempt can succeed: the job is dead at once, whatever its retry limits. */
+/** Thrown by a handler if no further attempt can succeed: the job is dead at once, without a retry. */
 export class TerminalError extends Error {
   override readonly name: string = "TerminalError";
 }

@@ -1,4 +1,4 @@
-// Everything the engine tells, typed in one place. Core never logs: it emits, and one subscriber writes the log.
+// Every event of the engine, typed in one place. Core never logs: it emits, and one subscriber writes the log.
 import type { Resolution } from "../recovery/losses.ts";
 import type { Inconsistency, IntegrityCheck, Repair, StoreFindings } from "../stores/store-parts.ts";
 import type { HowLost, ProcessKey } from "../stores/liveness.ts";
@@ -12,8 +12,14 @@ import type { SkipReason } from "./schedules.ts";
 
 /** Every event of the engine, with its data. */
 export interface Events {
-  /** A recovery pass begins: at an open, by a worker that saw a death, by hand. */
-  "recovery.started": { readonly recovery: string; readonly by: string; readonly findings?: StoreFindings };
+  /** A recovery pass begins: at `open`, by a worker that saw a death, by a supervisor, or by `outlive recover`. */
+  "recovery.started": {
+    readonly recovery: string;
+    readonly by: string;
+    /** How many dead workers it found; 0: there is nothing to recover. */
+    readonly workers: number;
+    readonly findings?: StoreFindings;
+  };
   /** A recovery pass has ended. `incidents` is empty if it found nothing. */
   "recovery.completed": {
     readonly recovery: string;
@@ -22,12 +28,12 @@ export interface Events {
     readonly jobs: number;
     readonly failed: number;
     readonly durationMs: number;
-    /** What the open found out about the store itself; a pass by a worker has none. */
+    /** What `open` found out about the store itself; a pass by a worker has none. */
     readonly findings?: StoreFindings;
   };
   /** The recovery of one worker failed and will be tried again. */
   "recovery.failed": { readonly worker: string; readonly error: StoredError };
-  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be when it lets go. */
+  /** Another session of the store holds these jobs of a dead worker, or its row: the others were taken, and these will be taken when it releases them. */
   "recovery.waits": { readonly worker: string; readonly jobs: number };
   /** A round of a batch has ended. Emitted by the process that ended it. */
   "batch.ended": {
@@ -80,7 +86,7 @@ export interface Events {
     readonly ordinal: number;
     readonly bytes: number;
   };
-  /** A part was not stored: it is there already, or has no place. */
+  /** A part was not stored: it exists already, or has no place. */
   "part.skipped": {
     readonly collection: string;
     readonly kind: string;
@@ -88,7 +94,7 @@ export interface Events {
     readonly ordinal: number;
     readonly answer: Exclude<PutAnswer, "accepted">;
   };
-  /** A message was put aside. */
+  /** A message was parked. */
   "message.parked": {
     readonly id: string;
     readonly kind: string;
@@ -97,7 +103,7 @@ export interface Events {
     readonly ordinal: number | null;
     readonly reason: string;
   };
-  /** The connection to the message broker was lost, is there again, or the broker refuses the queues of one kind. */
+  /** The connection to the message broker was lost or restored, or the broker refuses the queues of one kind. */
   "broker.changed": {
     readonly broker: string;
     readonly state: "connected" | "lost" | "refused";
@@ -122,13 +128,13 @@ export interface Events {
   "worker.started": { readonly worker: string; readonly concurrency: number; readonly kinds: readonly string[] };
   /** A worker was stopped. `released` is how many jobs it released. */
   "worker.stopped": { readonly worker: string; readonly released: number };
-  /** This process's own worker was taken for dead; it starts again under a new id. */
+  /** This process's own worker was declared dead; it starts again under a new id. */
   "worker.disowned": { readonly worker: string; readonly held: number };
   /** The store is not the one that this worker registered with: it stopped at once, and does not start again. */
   "store.replaced": { readonly worker: string; readonly held: number; readonly why: string };
-  /** An open, or `recover --restored`, found that the store came back from a backup: no worker from before it can write any more. */
+  /** `open`, or `recover --restored`, found that the store was restored from a backup: earlier workers can't write any more. */
   "store.restored": { readonly why: string };
-  /** The main loop stood still; nothing is taken from the worker for it. */
+  /** The event loop was blocked; the worker keeps its jobs. */
   "worker.blocked": { readonly worker: string; readonly loopLagMs: number };
   /** The process was paused for longer than its lease allows; what it ran was aborted before anything was written. */
   "lease.lost": { readonly worker: string; readonly held: number; readonly lateMs: number };
@@ -219,9 +225,9 @@ export interface Events {
   "folder.failed": { readonly folder: string; readonly error: StoredError; readonly retryInMs: number };
   /** A call to the store has ended: `turn`, `inspect.get`, `operate.cancel`, ... Emitted only to listeners that ask for it by name: every turn is one. */
   "store.called": { readonly verb: string; readonly ok: boolean; readonly durationMs: number };
-  /** Another process is at its start-up on this store; this open goes on after it. */
+  /** Another process starts up on this store; this `open` continues after it. */
   "open.waits": { readonly pid: number | null; readonly command: string };
-  /** The store was checked at an open. `background`: it goes on with a check that an open could not finish in time. */
+  /** The store was checked at `open`. `background`: the check continued in the background, because `open` could not finish it in time. */
   "integrity.checked": IntegrityCheck & { readonly background: boolean };
   /** A damaged store was worked on; `sound` says whether that was enough. */
   "store.repaired": Repair;

@@ -167,7 +167,7 @@ export interface JobInfo {
   readonly id: string;
   /** The name of its kind. */
   readonly kind: string;
-  /** Where it stands. */
+  /** Its state. */
   readonly state: JobState;
   /** Higher ones run first; 0 unless the enqueue said otherwise. */
   readonly priority: number;
@@ -179,7 +179,7 @@ export interface JobInfo {
   readonly runAt: number | null;
   /** When its latest attempt began, in milliseconds since 1970; null before the first. */
   readonly startedAt: number | null;
-  /** When its attempt runs out of time, in milliseconds since 1970, with a second for the time that a busy worker may hold it before it starts; null if it does not run. */
+  /** When its attempt times out, in milliseconds since 1970, including a second that a busy worker may hold it before it starts; null if it does not run. */
   readonly deadlineAt: number | null;
   /** When it ended, in milliseconds since 1970; null if it has not. */
   readonly finishedAt: number | null;
@@ -209,7 +209,7 @@ export interface JobInfo {
   readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
   /** It is cancelled if no attempt has begun by then. Omitted: it does not expire, or has begun. */
   readonly expiresAt?: number;
-  /** It is debounced, and is not put off beyond this instant. Omitted: it is not debounced, or its store does not say. */
+  /** It is debounced, and is not postponed beyond this instant. Omitted: it is not debounced, or its store does not say. */
   readonly latestAt?: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
@@ -247,7 +247,7 @@ export interface LogLine {
   readonly message: string;
 }
 
-/** The whole story of one job. */
+/** Everything about one job. */
 export interface JobDetails extends JobInfo {
   /** The trace context that came with its enqueue (`trace`). Omitted: none did. */
   readonly trace?: string;
@@ -257,7 +257,7 @@ export interface JobDetails extends JobInfo {
   readonly result: unknown;
   /** What it reported last by `run.progress`; null if nothing. */
   readonly progress: unknown;
-  /** The steps that are kept. */
+  /** The kept steps; `at` is in milliseconds since 1970. */
   readonly steps: readonly {
     readonly name: string;
     readonly result: unknown;

@@ -131,7 +131,7 @@ function assertJson(value: unknown, what: string): void {
   const path = `$${storableText(fault.path, 200)}`;
   throw new OutliveError(
     ErrorCode.notJson,
-    `${what} holds ${fault.found} at ${path}, which JSON can't carry safely.`,
+    `${what} contains ${fault.found} at ${path}, which can't be stored as JSON.`,
     "Pass text, numbers, booleans, null, arrays and plain objects; turn dates into text or milliseconds.",
     { path, found: fault.found },
   );

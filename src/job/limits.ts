@@ -16,7 +16,7 @@ export interface LimitSettings {
   readonly strict: boolean;
 }
 
-/** What one key has of its own. What is omitted is as the limit says. */
+/** What is set for one key alone. What is omitted is as the limit says. */
 export type KeyLimit = Partial<Pick<LimitSettings, "running" | "intervalMs" | "burst">> & {
   /** How many jobs of the key start while other keys wait for their turn, where a kind is fair by it. Omitted: 1. */
   readonly weight?: number;
@@ -35,7 +35,7 @@ export interface KeyState {
   readonly limit: string;
   /** The key. */
   readonly key: string;
-  /** What applies to it: that of its limit, and what it has of its own. */
+  /** What applies to it: its limit, with what is set for it alone. */
   readonly applies: Omit<LimitSettings, "name">;
   /** What was set for this key alone. */
   readonly own: KeyLimit;
@@ -43,9 +43,9 @@ export interface KeyState {
   readonly taken: number;
   /** Jobs that wait for its room; of a key by which a kind is fair, not those that only wait for its turn. */
   readonly held: number;
-  /** Since when, until when and why the key is paused; null if it is not. */
+  /** Since when, until when (in milliseconds since 1970) and why the key is paused; null if it is not. */
   readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
-  /** Nothing starts before then; null: it is not held off. */
+  /** Until when nothing of the key starts, in milliseconds since 1970; null: it is not held off. */
   readonly heldOffUntil: number | null;
 }
 

@@ -2,7 +2,7 @@
 // is durable before the first byte goes. Pure: the marks by name, and what recovery decides about a request whose worker died.
 import type { Counters, KindSettings, StoredStep } from "./job.ts";
 
-/** What is done with a request that was sent and whose outcome nobody knows: sent again, asked about, or failed. */
+/** What to do with a request that was sent and whose outcome is unknown: resend it, ask `onUnknown`, or fail it. */
 export type IfUnknown = "resend" | "ask" | "fail";
 
 /**

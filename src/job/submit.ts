@@ -17,7 +17,7 @@ export interface SubmittedWith<Context = Json> {
   readonly priority?: number;
 }
 
-/** What a submission came to. */
+/** The outcome of a submission. */
 export interface Submitted {
   /** The batch's id. */
   readonly id: string;
@@ -102,7 +102,7 @@ export function nowOf<T>(value: T | Promise<T>, kind: string): T {
   value.catch(() => {});
   throw new OutliveError(
     ErrorCode.inputInvalid,
-    `A schema of ${kind} is asynchronous and can't be asked inside a synchronous transaction.`,
+    `A schema of ${kind} is asynchronous and can't run inside a synchronous transaction.`,
     "Nothing was submitted. Use schemas without asynchronous checks, or submit outside the transaction.",
     { kind },
   );

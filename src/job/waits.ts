@@ -34,7 +34,7 @@ export const MAX_SIGNALS = 1_000;
 /** Names that steps of waits have, and no step of a user's may begin with. */
 export const WAIT_PREFIX = "run.";
 
-/** How a job stands, for those that wait for its result. */
+/** The state of a job, for those that wait for its result. */
 export interface JobOutcome {
   readonly id: string;
   /** "missing": there is no such job, or its retention has passed. */
@@ -66,12 +66,12 @@ export function waitMismatch(jobId: string, kept: string, found: string): Outliv
   return new OutliveError(
     ErrorCode.waitMismatch,
     `Job ${jobId} waited at ${kept} and was woken, but this attempt came to ${found} first.`,
-    "A handler must come to the same waits in the same order in every attempt. Keep what it decides on in steps, and give a changed handler a new kind.",
+    "A handler must reach the same waits in the same order in every attempt. Keep what it decides on in steps, and give a changed handler a new kind.",
     { jobId, kept, found },
   );
 }
 
-/** Thrown by a handler to run the job again later at no cost: nothing is counted, whatever its retry limits. */
+/** Thrown by a handler to run the job again later. Nothing is counted toward its retry limits. */
 export class RetryLater extends Error {
   override readonly name: string = "RetryLater";
   /** How long the job waits. */
@@ -115,13 +115,13 @@ export function signalResult({ job: jobId, name }: Signal, answer: SignalAnswer)
   if (answer.is === "kept" || answer.is === "repeated") return { created: answer.is === "kept" };
   const [what, hint] =
     answer.is === "ended"
-      ? [`it is ${answer.state}`, "Nothing was kept. Only unfinished jobs take signals."]
+      ? [`it is ${answer.state}`, "Nothing was stored. Only unfinished jobs take signals."]
       : answer.is === "full"
         ? [
-            `${MAX_SIGNALS} signals to it were not read yet`,
-            "Nothing was kept. Send fewer, or have the job read them with `run.waitForSignal`.",
+            `it has ${MAX_SIGNALS} unread signals`,
+            "Nothing was stored. Send fewer, or have the job read them with `run.waitForSignal`.",
           ]
-        : ["there is no such job", "Check the id; finished jobs are kept for the retention time only."];
+        : ["there is no such job", "Check the id; finished jobs are deleted after their retention."];
   const code = answer.is === "missing" ? ErrorCode.notFound : ErrorCode.signalRefused;
   throw new OutliveError(code, `The signal ${JSON.stringify(name)} to job ${jobId} was refused: ${what}.`, hint, {
     jobId,

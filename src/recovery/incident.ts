@@ -91,7 +91,7 @@ export interface RecoveryReport {
   readonly startedAt: number;
   /** When it ended, in milliseconds since 1970; null: not yet. */
   readonly completedAt: number | null;
-  /** How long it took, in milliseconds; null while it goes on. */
+  /** How long it took, in milliseconds; null while it runs. */
   readonly durationMs: number | null;
   /** PASSED, REPAIRED, FAILED, UNFINISHED or NOT_CHECKED. */
   readonly integrity: string;
@@ -433,13 +433,13 @@ function verdict(job: ReportedJob): string {
     case "lost":
       return "queued again (contact lost, not counted)";
     case "cancel":
-      return "cancelled (as was asked)";
+      return "cancelled (as requested)";
     case "quarantine":
       return "quarantined (max attempts exceeded)";
     case "quarantine-row":
       return "requeue (the row that killed its workers was quarantined)";
     default:
-      return "failed (its kind says so)";
+      return 'failed (onCrash is "fail")';
   }
 }
 

@@ -37,7 +37,7 @@ export interface MaintenanceOptions {
 
 /** What the maintenance needs from its process, and reports to it. */
 export interface MaintenanceHost {
-  /** How long the main loop has stood still, in ms. */
+  /** How long the event loop has been blocked, in ms. */
   loopLagMs(): number;
   /** An accepted heartbeat, with a summary of what the store says is held, or the full list. */
   beaten(sentAtMono: number, answer: BeatAnswer): void;
@@ -47,11 +47,11 @@ export interface MaintenanceHost {
   disowned(): void;
   /** The worker must stop: the schema is newer than this program, another host uses the file, or the store is not the one it registered with. */
   unfit(why: UnfitReason, detail: string): void;
-  /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its work can go on. */
+  /** A handler blocks the loop beyond its deadline and grace: the process has to die so that its jobs can continue elsewhere. */
   kill(reason: string): void;
 }
 
-/** Why a worker can't go on, and why a restart would not help. */
+/** Why a worker can't continue, and why a restart would not help. */
 export type UnfitReason = "schema-newer" | "foreign-worker" | "store-replaced";
 
 /**

@@ -83,7 +83,7 @@ export async function recoverDead(
   const startedAt = clock.now();
   const startedMono = clock.mono();
   const checked = findings === NOTHING_CHECKED ? {} : { findings };
-  events.emit("recovery.started", { recovery, by, ...checked });
+  events.emit("recovery.started", { recovery, by, workers: dead.length, ...checked });
   const pass = { id: recovery, startedAt, by, integrity: integrityText(findings), summary: findings.summary ?? null };
   const asked = dead.map((one) => ({ ...one, recovery: pass, incident: null, jobs: 0 }));
   const { incidents, jobs, failed: failures, ...first } = await recoverEach(deps, asked, signal);

@@ -178,7 +178,7 @@ export class ScheduleFiring {
 
   #damaged(name: string): void {
     if (!this.#isNew(`damaged ${name}`)) return;
-    const message = `What is stored of the schedule ${name} is not what was written. Remove it and set it again.`;
+    const message = `The stored data of the schedule ${name} is damaged. Remove it and set it again.`;
     this.#deps.events.emit("schedule.failed", { schedule: name, error: { name: "OutliveError", message } });
   }
 
@@ -236,7 +236,7 @@ export class ScheduleFiring {
   /** What was set at run time belongs to those who set it. */
   #set({ name }: ScheduleRow): null {
     if (!this.#isNew(`set ${name}`)) return null;
-    const message = `The schedule ${name} was set at run time, so that the declaration of this program is not used. Remove it, or rename one of the two.`;
+    const message = `The schedule ${name} was set at run time, so the declaration in this program is not used. Remove it, or rename one of the two.`;
     this.#failed(name, { name: "OutliveError", message });
     return null;
   }
@@ -294,7 +294,7 @@ export class ScheduleFiring {
     try {
       if (declared.size > 0 && clock.mono() - this.#declaredAtMono >= DECLARE_AGAIN_MS) await this.declare();
       inMs = await this.fire();
-      // One that is paused counts, too: when it goes on, a wake-up says so.
+      // One that is paused counts, too: when it is resumed, a wake-up says so.
       this.#isAnyKnown ??= declared.size > 0 || (await this.#schedules.list(1, null)).length > 0;
       this.#isAnyKnown ||= inMs !== null;
       if (this.#isAnyKnown) await this.#noteZoneData();

@@ -33,7 +33,7 @@ export interface ScheduleInfo {
   readonly withinMs: number;
   /** What becomes of an occurrence whose predecessor has not ended. */
   readonly overlap: ScheduleRow["overlap"];
-  /** By how many milliseconds at most an occurrence is put off at random. */
+  /** The maximum random delay of an occurrence, in milliseconds. */
   readonly jitterMs: number;
   /** The next occurrence, in milliseconds since 1970; null: it is paused without an end, or has none. */
   readonly nextAt: number | null;
@@ -45,7 +45,7 @@ export interface ScheduleInfo {
   readonly fired: number;
   /** How many occurrences were skipped, and why. */
   readonly skipped: ScheduleRow["skipped"];
-  /** Since when and why it is paused; null if it is not. */
+  /** Since when, until when (in milliseconds since 1970) and why it is paused; null if it is not. */
   readonly paused: {
     readonly reason: string;
     readonly by: string;
@@ -195,7 +195,7 @@ export class ScheduleClient {
     await this.#change(name, (row) => (row.pause === null ? null : resumedRow(row, now)), entry);
   }
 
-  /** Enqueues a job of the schedule now, whatever its pause and `overlap` say. Its next occurrence stays. */
+  /** Enqueues a job of the schedule now, regardless of its pause and `overlap`. Its next occurrence does not change. */
   async run(name: string, by: By = {}): Promise<Enqueued> {
     const entry = this.#entry("run", name, by);
     const now = await this.#deps.schedules.now();
@@ -236,7 +236,7 @@ export class ScheduleClient {
     return { count: all.length, created };
   }
 
-  /** Removes a schedule. Its jobs stay. Returns false if there is none. One that programs declare comes back with their next worker. */
+  /** Removes a schedule; its jobs stay. Returns false if there is none. If a program declares it, its next worker adds it again. */
   async remove(name: string, by: By = {}): Promise<boolean> {
     assertKey(name, "The schedule's name");
     return this.#deps.schedules.remove(name, null, this.#entry("remove", name, by));
@@ -277,7 +277,7 @@ export class ScheduleClient {
     throw new OutliveError(
       ErrorCode.wrongState,
       `The input of the schedule ${row.name} is a function, which this program does not have.`,
-      "Call it in a program that declares the schedule, and passes it to open().",
+      "Do it in a program that declares the schedule and passes it to open().",
       { schedule: row.name },
     );
   }
@@ -362,7 +362,7 @@ function declaredInCode(name: string): OutliveError {
   return new OutliveError(
     ErrorCode.wrongState,
     `The schedule ${JSON.stringify(name)} is declared in code, so it can't be set at run time.`,
-    "Change it in the code, or use another name. Pausing, running and backfilling it works from here.",
+    "Change it in the code, or use another name. You can still pause, run and backfill it here.",
     { schedule: name },
   );
 }

@@ -10,7 +10,7 @@ import { integrityText } from "../stores/store-parts.ts";
 export interface Logger {
   /** Writes something that happens in normal operation. */
   info(message: string, data?: object): void;
-  /** Writes something that a person should look at. */
+  /** Writes something that a person should check. */
   warn(message: string, data?: object): void;
   /** Writes something that failed. */
   error(message: string, data?: object): void;
@@ -30,18 +30,23 @@ function safeLine(message: string): string {
   return `[outlive] ${oneLine(redactText(message))}`;
 }
 
-export function attachLog(bus: EventBus, logger: Logger): () => void {
-  return bus.onAny((event) => {
-    const line = lineOf(event);
-    if (!line) return;
-    const { name: _, ...data } = event;
-    logger[line.level](line.text, data);
-  });
+/** Without a logger of the program: `console`, and no routine lines. */
+export function attachLog(bus: EventBus, logger: Logger | undefined): () => void {
+  return bus.onAny((event) => logEvent(logger ?? consoleLogger, event, logger !== undefined));
+}
+
+/** `routine`: also what happens at every clean start. */
+export function logEvent(logger: Logger, event: EngineEvent, routine: boolean): void {
+  const line = lineOf(event);
+  if (!line || (line.routine && !routine)) return;
+  const { name: _, ...data } = event;
+  logger[line.level](line.text, data);
 }
 
 interface Line {
   readonly level: keyof Logger;
   readonly text: string;
+  readonly routine?: boolean;
 }
 
 const RESOLVED = {
@@ -77,7 +82,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "request.sentAgain":
       return {
         level: "info",
-        text: `request ${event.jobId} (${event.kind}) is sent to ${event.host} by attempt ${event.attempt}: the worker of the one before died or lost contact`,
+        text: `request ${event.jobId} (${event.kind}) is sent again to ${event.host} by attempt ${event.attempt}: the worker of the previous attempt died or lost contact`,
       };
     case "request.disabled":
       return {
@@ -139,9 +144,15 @@ function lineOf(event: EngineEvent): Line | null {
     case "broker.changed":
       return { level: event.state === "connected" ? "info" : "warn", text: event.text };
     case "recovery.started":
-      return { level: "info", text: `recovery ${event.recovery} by ${event.by} started` };
+      // One line is enough for a recovery that has nothing to do: that of its end.
+      return event.workers === 0
+        ? null
+        : {
+            level: "info",
+            text: `recovery ${event.recovery} by ${event.by} started: ${counted(event.workers, "dead worker")}`,
+          };
     case "recovery.completed":
-      return { level: "info", text: lineOfRecovery(event) };
+      return { level: "info", text: lineOfRecovery(event), routine: event.incidents.length === 0 };
     case "recovery.failed":
       return {
         level: "error",
@@ -150,7 +161,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "recovery.waits":
       return {
         level: "warn",
-        text: `${counted(event.jobs, "job")} of dead worker ${event.worker} ${event.jobs === 1 ? "is" : "are"} held by another session of the store, and taken when it lets go`,
+        text: `${counted(event.jobs, "job")} of dead worker ${event.worker} ${event.jobs === 1 ? "is" : "are"} held by another session of the store; taken as soon as it releases ${event.jobs === 1 ? "it" : "them"}`,
       };
     case "job.recovered":
       return {
@@ -167,14 +178,14 @@ function lineOf(event: EngineEvent): Line | null {
     case "loss.resolved":
       return {
         level: "info",
-        text: `worker ${event.worker ?? "unknown"}, with which contact was lost, ${RESOLVED[event.resolution]}; incident ${event.incident}`,
+        text: `worker ${event.worker ?? "unknown"} (contact was lost) ${RESOLVED[event.resolution]}; incident ${event.incident}`,
       };
     case "worker.cleaned":
       return { level: "info", text: `cleaned up after worker ${event.worker}` };
     case "worker.disowned":
       return {
         level: "warn",
-        text: `worker ${event.worker} was taken for dead while it held ${counted(event.held, "job")}; it starts again under a new id`,
+        text: `worker ${event.worker} was declared dead while it held ${counted(event.held, "job")}; it starts again under a new id`,
       };
     case "store.replaced":
       return {
@@ -184,12 +195,12 @@ function lineOf(event: EngineEvent): Line | null {
     case "store.restored":
       return {
         level: "warn",
-        text: `the store came back from a backup: ${event.why}; workers from before can't write any more, and their jobs are queued again`,
+        text: `the store was restored from a backup: ${event.why}; earlier workers can't write any more, and their jobs are queued again`,
       };
     case "worker.blocked":
       return {
         level: "warn",
-        text: `the main loop of worker ${event.worker} has stood still for ${event.loopLagMs} ms; nothing is taken from it for that`,
+        text: `the event loop of worker ${event.worker} has been blocked for ${event.loopLagMs} ms; it keeps its jobs`,
       };
     case "lease.lost":
       return {
@@ -199,14 +210,14 @@ function lineOf(event: EngineEvent): Line | null {
     case "heartbeat.failed":
       return {
         level: "warn",
-        text: `heartbeat ${event.failures} in a row of worker ${event.worker} failed: ${event.error.message}`,
+        text: `the heartbeat of worker ${event.worker} failed${event.failures > 1 ? ` ${event.failures} times in a row` : ""}: ${event.error.message}`,
       };
     case "write.rejected":
       return { level: "warn", text: event.text };
     case "job.failed":
       return {
         level: "warn",
-        text: `attempt ${event.attempt} of job ${event.jobId} (${event.kind}) failed: ${event.error.message}${event.to === "queued" ? `; again in ${event.delayMs} ms` : ""}`,
+        text: `attempt ${event.attempt} of job ${event.jobId} (${event.kind}) failed: ${event.error.message}${event.to === "queued" ? `; next attempt in ${event.delayMs} ms` : ""}`,
       };
     case "job.dead":
       return { level: "error", text: `job ${event.jobId} (${event.kind}) is dead: ${event.reason}` };
@@ -225,12 +236,12 @@ function lineOf(event: EngineEvent): Line | null {
     case "store.failed":
       return {
         level: "warn",
-        text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; again in ${Math.round(event.retryInMs)} ms` : ""}`,
+        text: `the store failed while ${event.doing}: ${event.error.message}${event.retryInMs > 0 ? `; retry in ${Math.round(event.retryInMs)} ms` : ""}`,
       };
     case "folder.failed":
       return {
         level: "warn",
-        text: `the folder ${event.folder} could not be watched: ${event.error.message}; again in ${Math.round(event.retryInMs)} ms`,
+        text: `the folder ${event.folder} could not be watched: ${event.error.message}; retry in ${Math.round(event.retryInMs)} ms`,
       };
     case "open.waits":
     case "integrity.checked":
@@ -253,13 +264,13 @@ function lineOf(event: EngineEvent): Line | null {
 
 function lineOfRecovery(event: EngineEvent & { readonly name: "recovery.completed" }): string {
   const { recovery, by, incidents, jobs, failed, durationMs, findings } = event;
-  const found =
-    incidents.length === 0
-      ? "nothing to recover"
-      : `${counted(incidents.length, "dead worker")}, ${counted(jobs, "job")}, ${failed} failed`;
   const isChecked = findings !== undefined && findings.integrity !== "NOT_CHECKED";
   const check = isChecked ? `; integrity check ${integrityText(findings)}` : "";
-  return `recovery ${recovery} by ${by}: ${found}, ${Math.round(durationMs)} ms${check}`;
+  const ms = Math.round(durationMs);
+  if (incidents.length === 0)
+    return `${by === "open" ? "start-up recovery" : `recovery by ${by}`}: nothing to recover (${ms} ms)${check}`;
+  const found = `${counted(incidents.length, "dead worker")}, ${counted(jobs, "job")}, ${failed} failed`;
+  return `recovery ${recovery} by ${by}: ${found}, ${ms} ms${check}`;
 }
 
 type OfStore = "open.waits" | "integrity.checked" | "store.repaired" | "store.inconsistent";
@@ -270,7 +281,7 @@ function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | nu
     case "open.waits":
       return {
         level: "warn",
-        text: `the open waits for the start-up of ${event.pid === null ? "another process" : `process ${event.pid} (${event.command})`}`,
+        text: `open waits for the start-up of ${event.pid === null ? "another process" : `process ${event.pid} (${event.command})`}`,
       };
     case "integrity.checked":
       return lineOfCheck(event);
@@ -295,7 +306,7 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
     case "UNFINISHED":
       return {
         level: "warn",
-        text: `${which} was not finished within ${Math.round(event.tookMs)} ms; it goes on in the background`,
+        text: `${which} was not finished within ${Math.round(event.tookMs)} ms; it continues in the background`,
       };
     case "FAILED":
       return {
@@ -314,7 +325,7 @@ export interface WriterOptions {
   readonly write?: (line: string) => void;
   /** Wall time in ms. */
   readonly now?: () => number;
-  /** Who speaks, for example { worker: 2 }. Part of every JSON line; text lines show its values. */
+  /** Who writes, for example { worker: 2 }. Part of every JSON line; text lines show its values. */
   readonly who?: Readonly<Record<string, string | number>>;
   /** Colours, for text. Default: if stderr is a terminal that has them. */
   readonly colours?: boolean;

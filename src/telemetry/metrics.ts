@@ -248,8 +248,11 @@ function troubles(on: On, counter: MakeCounter): (() => void)[] {
   const heartbeats = counter("outlive_heartbeat_failures_total", "Heartbeats that could not be written");
   const store = counter("outlive_store_failures_total", "Failures of the store that the engine tries again after");
   const leases = counter("outlive_leases_lost_total", "Pauses of this process that were longer than its lease allows");
-  const disowned = counter("outlive_disowned_total", "Times a worker of this process was taken for dead and lived");
-  const blocked = counter("outlive_blocked_total", "Times the main loop stood still for more than a second");
+  const disowned = counter(
+    "outlive_disowned_total",
+    "Times a worker of this process was declared dead although it was alive",
+  );
+  const blocked = counter("outlive_blocked_total", "Times the event loop was blocked for more than a second");
   const checks = counter("outlive_integrity_checks_total", "Integrity checks at an open, by verdict", "verdict");
   const repairs = counter(
     "outlive_repairs_total",
@@ -389,7 +392,7 @@ export function storeMetrics(engine: MeasuredStore, registry: Registry, incident
   );
   gauge(
     "outlive_loop_lag_seconds",
-    "How long the slowest main loop had stood still at its heartbeat",
+    "How long the slowest event loop had been blocked at its heartbeat",
     [],
     (it, { workers }) => it.set(greatest(workers.filter(isLive).map(({ loopLagMs }) => loopLagMs)) / 1_000),
   );

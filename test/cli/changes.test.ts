@@ -72,7 +72,7 @@ test("retry by a filter says how many and wants --yes", async (t) => {
   });
   assert.match(nothing.stderr, /This would retry 0 jobs; nothing was changed\.\n {2}Widen the filter\.\n/);
   assert.deepEqual([neither.code, both.code, kind.code], [2, 2, 3]);
-  assert.match(neither.stderr, /Nothing says which jobs to retry\.\n {2}Give ids, or a filter/);
+  assert.match(neither.stderr, /No jobs to retry were given\.\n {2}Give ids, or a filter/);
   assert.match(kind.stderr, /Did you mean broken\?/);
   assert.equal((await engine.counts())[0]?.dead, 5, "nothing was changed");
 
@@ -101,7 +101,7 @@ test("cancel: queued ones at once, running ones by their signal, thousands by pa
   const mails = await json("cancel", "--kind", "mail", "--yes");
   assert.deepEqual(mails.value, { change: "cancel", changed: 2_500, failed: 0, jobs: [] });
   const one = await run("cancel", "running");
-  assert.match(one.stdout, /aborted through their signal/);
+  assert.match(one.stdout, /signals of running jobs were aborted/);
   await untilState(engine, "running", "cancelled");
   assert.equal((await run("cancel", "running")).code, 4);
   resolve();

@@ -101,7 +101,7 @@ test("a wrong word says what would be right", async (t) => {
   assert.match(missing.stderr, /^outlive: There is no job no-such-id\.\n {2}.*outlive jobs --text.*\n$/);
 });
 
-test("the whole story of a job: steps, log, result, shortened unless --full", async (t) => {
+test("everything about a job: steps, log, result, shortened unless --full", async (t) => {
   const place = new Place(t);
   const engine = await place.engine({ jobs: [steps, broken] });
   await engine.enqueue(steps, { n: 7 }, { id: "story", priority: 3, dedupeKey: "seven" });
@@ -128,7 +128,7 @@ test("the whole story of a job: steps, log, result, shortened unless --full", as
 enqueued    0000-00-00 00:00:00Z  (0s ago)
 started     0000-00-00 00:00:00Z  (0s ago)
 finished    0000-00-00 00:00:00Z  (0s ago)
-attempts    1, the last succeeded
+attempts    1, last outcome: succeeded
 priority    3
 dedupe key  seven
 worker      ${/worker {6}(\S+)/.exec(timeless)?.[1]}
@@ -273,11 +273,11 @@ test("pause and resume", async (t) => {
   const { value } = await json("pause", "mail");
   assert.partialDeepStrictEqual(value, { kind: "mail", paused: true, pause: { reason: null, until: null } });
   assert.equal((await engine.counts())[0]?.paused, true);
-  assert.equal((await run("resume", "mail")).stdout, "mail is claimed again.\n");
+  assert.equal((await run("resume", "mail")).stdout, "mail is resumed: workers claim its jobs again.\n");
   assert.equal((await engine.counts())[0]?.paused, false);
 });
 
-test("a store that is not there is named", async (t) => {
+test("a store that does not exist is named", async (t) => {
   const place = new Place(t);
   const { code, stderr } = await cli(t, ["status"], { store: `sqlite:${place.folder}/none.db` });
   assert.equal(code, 1);

@@ -72,7 +72,7 @@ test("every filter finds all of its jobs, newest first, once", async (t) => {
   assert.equal((await all(engine, { text: "job-7." })).ids.length, 0);
 });
 
-test("the CLI goes on through short pages, and retries thousands by a filter", async (t) => {
+test("the CLI continues through short pages, and retries thousands by a filter", async (t) => {
   const place = new Place(t);
   const engine = await filled(place);
   const { json } = cliOn(t, place.url);

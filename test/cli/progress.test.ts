@@ -22,7 +22,7 @@ test("at most a line a second, and none for what ends sooner", () => {
   );
 });
 
-test("recover tells the number of jobs as it grows, and listens no longer than it takes", async () => {
+test("recover prints the number of jobs as it grows, and stops listening when it has ended", async () => {
   const listeners = new Set<() => void>();
   const engine = {
     on: (name: string, listener: () => void) => {
@@ -43,7 +43,7 @@ test("recover tells the number of jobs as it grows, and listens no longer than i
   assert.equal(listeners.size, 0);
 });
 
-test("counting for a filter without --yes tells how far it has come, and changes nothing", async () => {
+test("counting for a filter without --yes prints its progress, and changes nothing", async () => {
   const mail = job<{ n: number }>("mail");
   await using engine = await open("sqlite::memory:", { jobs: [mail], logger: false });
   await engine.enqueueMany(

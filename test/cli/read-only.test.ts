@@ -8,7 +8,7 @@ import { disagreeing } from "../support/damaged-file.ts";
 import { slow } from "../support/jobs.ts";
 import { Place } from "../support/processes.ts";
 
-test("NFR-009 with --read-only a damaged store can be looked at, as far as it can be read, and nothing is changed", async (t) => {
+test("NFR-009 with --read-only a damaged store can be inspected as far as it can be read, and nothing is changed", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   const { id } = await engine.enqueue(slow, { ms: 1 });
@@ -42,10 +42,10 @@ test("with --read-only a repair, a migration and a worker are refused, and neith
   const before = files();
   const { run } = cliOn(t, place.url);
   const refusals = [
-    [["check", "--repair", "--yes"], /With --read-only nothing can repair the store\.\n {2}Nothing was written/],
-    [["migrate", "up"], /With --read-only nothing can migrate the store\./],
-    [["migrate", "down", "--to", "0", "--force"], /With --read-only nothing can take migrations back\./],
-    [["work", "*.ts"], /With --read-only nothing can work\.\n.*Leave --read-only away/],
+    [["check", "--repair", "--yes"], /With --read-only this command can't repair the store\.\n {2}Nothing was written/],
+    [["migrate", "up"], /With --read-only this command can't migrate the store\./],
+    [["migrate", "down", "--to", "0", "--force"], /With --read-only this command can't undo migrations\./],
+    [["work", "*.ts"], /With --read-only this command can't work\.\n.*Omit --read-only/],
   ] as const;
   for (const [args, words] of refusals) {
     const { code, stderr } = await run(...args, "--read-only");

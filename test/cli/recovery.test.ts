@@ -36,7 +36,7 @@ test("a store without workers and incidents says so", async (t) => {
   assert.deepEqual(latest.value, { wouldRecover: [], latest: null });
 });
 
-test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown, a dry run changes nothing, and recover tells what it did", async (t) => {
+test("FR-011 FR-018 FR-021 FR-025 FR-055 a killed worker: what it holds is shown, a dry run changes nothing, and recover reports what it did", async (t) => {
   const place = new Place(t);
   const engine = await place.engine();
   await engine.operator.enqueueByName("slow", { ms: 600_000 }, { id: "slow-1" });
@@ -120,7 +120,7 @@ worker     ${String(worker)} (pid P on H, V)
 how        its process is gone (pid P, start ticks N, NS)
 found      T (A ago)
 heartbeat  A before that
-recovered  in A by recover
+recovered  in A by outlive recover
 held       1 job
 
 JOB     KIND  LAST STEP  DECISION              RUNNING AGAIN

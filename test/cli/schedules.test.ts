@@ -61,7 +61,7 @@ test("a schedule is paused with a reason and a time, resumed, run, backfilled an
   assert.match(schedule.paused.by, /@/);
   assert.ok(Date.parse(schedule.paused.until) > Date.now() + 7_000_000);
   assert.match((await run(url)).out, /paused until .*: a migration/);
-  assert.match((await run(url, "resume", "often")).out, /goes on/);
+  assert.match((await run(url, "resume", "often")).out, /is resumed/);
   assert.match((await run(url, "run", "often")).out, /Enqueued job s[0-9a-f]{31} of the schedule often/);
   const args = ["--from", "2026-03-28T00:00:00Z", "--to", "2026-03-28T05:00:00Z"];
   assert.deepEqual(JSON.parse((await run(url, "backfill", "often", ...args, "--json")).out), {

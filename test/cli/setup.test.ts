@@ -27,7 +27,7 @@ test("init writes a configuration, a job and .gitignore; a second one writes not
   assert.deepEqual([second.written, second.kept], [[], ["outlive.config.ts", "jobs/hello.ts"]]);
 });
 
-test("check tells every value and where it came from, also those of work", async (t) => {
+test("check prints every value and where it came from, including those of work", async (t) => {
   const cwd = folder(t);
   writeFileSync(join(cwd, "outlive.yaml"), "work:\n  processes: 3\n  concurrency: { mail: 5, render: 2 }\n");
   const env = { OUTLIVE_WORK_GRACE: "10s" };
@@ -103,6 +103,6 @@ test("init in a folder that can't be written to says so, without a stack", async
   assert.equal(code, 1);
   assert.match(
     stderr,
-    /^outlive: init can't write to \S+: .*\n {2}Give this user the right to write to the folder, .*\n$/,
+    /^outlive: init can't write to \S+: .*\n {2}Grant this user write permission for the folder, .*\n$/,
   );
 });

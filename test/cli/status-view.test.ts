@@ -77,7 +77,7 @@ const MAX_AGE = 300_000;
 const text = (survey: Survey, before: Survey | null = null, pen = PAPER, rows?: number): string =>
   statusLines(statusOf(survey, before, MAX_AGE), pen, rows).join("\n");
 
-test("the line of the store: where a file is, by its end if the screen is narrow; which server, and what is worth a glance", () => {
+test("the store's line: the path of a file, its end if the screen is narrow; or which server, and its main facts", () => {
   const line = (summary: Survey["store"]["summary"], pen = screen(80)): string =>
     text(aSurvey({ store: { ok: true, summary, detail: {}, blockedBy: null } }), null, pen).split("\n")[1]!;
   const file = {
@@ -265,7 +265,7 @@ WHAT TO DO NEXT
   Start more workers (outlive work), or raise their concurrency.
 ! 2 jobs are quarantined (the latest 1h ago): their workers died while they ran alone.
   outlive quarantine list
-- The main loop of worker here-1-a (pid 4242) has stood still for 12s; it holds 3 jobs.
+- The event loop of worker here-1-a (pid 4242) has been blocked for 12s; it holds 3 jobs.
   outlive jobs --state running
 - Worker here-2-b (pid 2) has been silent for 2.5m (its lease is 1.5m) and holds 3 jobs.
   outlive recover --wait
@@ -327,7 +327,7 @@ test("what needs a person, and what does not", () => {
   };
   const review = aSurvey({ kinds: [], workers: live, schedules });
   assert.deepEqual(codes(review), ["schedules-undeclared", "time-zones-differ"]);
-  assert.match(text(review), /1 schedule is declared by no live worker: nightly\./);
+  assert.match(text(review), /No live worker declares 1 schedule: nightly\./);
   assert.match(
     text(review),
     /different time-zone data, and may disagree about when schedules are due: 2025b on a and 2 more; 2026a on d\./,
@@ -364,7 +364,14 @@ test("while the store is blocked its holder is named, and no silent worker is bl
   assert.match(text(survey), /! Process 77 \(node stuck\.ts\) holds the store's write lock/);
 });
 
+test("without a worker nothing is called well, whether or not a job is ready", () => {
+  const dead = aSurvey({ kinds: [aKind("mail", { dead: 1 })] });
+  assert.match(text(dead), /^No worker is alive; see what to do next {2}2026/);
+  const idle = aSurvey({ kinds: [aKind("mail", { delayed: 7, succeeded: 3 })] });
+  assert.match(text(idle), /^No worker is alive; no job is ready {2}2026/);
+});
+
 test("an empty store says how to begin", () => {
-  assert.match(text(aSurvey()), /No kind is in the store yet.*outlive work/);
+  assert.match(text(aSurvey()), /The store has no kinds yet.*outlive work/);
   assert.match(text(aSurvey()), /No worker is alive\. Start one: outlive work/);
 });

@@ -50,7 +50,7 @@ test("submit takes a CSV file, and --wait follows the batch to its end and its f
   assert.deepEqual([lines.length, lines[0], lines[7]], [24, "2,IB0,acme", "10,IB8,acme"]);
   const again = await cli(t, given, { cwd });
   assert.deepEqual([again.code, again.stdout], [0, `${value.id}\n`], "the same key is the same batch");
-  assert.match(again.stderr, /a batch with this key was there, with 25 rows/);
+  assert.match(again.stderr, /a batch with this key existed, with 25 rows/);
   const named = await cli(t, ["submit", "payments", "november.csv", "--actor", "ann", "--reason", "late"], { cwd });
   const audit = JSON.parse((await cli(t, ["audit", "--json"], { cwd })).stdout) as {
     entries: { actor: string; action: string; target: string; reason: string | null; count: number }[];
@@ -62,7 +62,7 @@ test("submit takes a CSV file, and --wait follows the batch to its end and its f
   assert.equal(kept.length, 2, "the batch that was there was not submitted again");
 });
 
-test("submit reads stdin and NDJSON, holds nothing back once all rows are in, and says what is wrong", async (t) => {
+test("submit reads stdin and NDJSON, holds no row once all are stored, and says what is wrong", async (t) => {
   const place = new Place(t);
   const cwd = bank(place, { "broken.csv": 'iban,cents\nA,1\nB,"2\n', "one.ndjson": '{"iban":"A","cents":"1"}\n' });
   const run = (args: readonly string[], input = ""): Promise<Said> => cli(t, ["submit", ...args], { cwd, input });

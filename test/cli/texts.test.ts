@@ -21,7 +21,7 @@ test("a table is cut to the terminal where it may be, and never without one", ()
   assert.deepEqual(grid(pen(30, false), columns, rows)[1], `${"a".repeat(20)}  7  ${"b".repeat(30)}`);
 });
 
-test("a last column that wraps goes on in the next line, words whole where they fit, and nothing is cut", () => {
+test("a last column that wraps continues on the next line, with whole words where they fit, and nothing is cut", () => {
   const columns = [{ title: "AT" }, { title: "WHAT", shrinkTo: 10, wraps: true as const }];
   const rows = [["00:01", `its worker died ${"x".repeat(25)} (crash 1)`]];
   assert.deepEqual(grid(pen(21), columns, rows), [
@@ -47,15 +47,15 @@ test("why says the cause in its first line unless the sentence says it all, and 
     kind: "hello",
     state: "running",
     because: "running",
-    text: "It runs for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose last heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
+    text: "It has run for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose last heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
     next: "",
     details: {},
   } as const;
   const lines = whyLines(explained, pen(80));
   assert.deepEqual(lines, [
     "Job 01m7p0108gchfhf4vxsfm0 (hello) is running",
-    "It runs for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose last",
-    "heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
+    "It has run for 5.5s (attempt 2) in worker vm-28003-mwldadph-1023c177, whose",
+    "last heartbeat was 13.1s ago; last step second-8; deadline in 4.9m.",
   ]);
   const waiting = {
     ...explained,

@@ -71,7 +71,7 @@ test("the help is grouped, no line of it is wider than the terminal, and default
     new Set([
       "Batches, requests, collections and schedules:",
       "Change:",
-      "Look:",
+      "Inspect:",
       "Options:",
       "Other:",
       "Start and run:",

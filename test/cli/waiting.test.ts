@@ -68,7 +68,7 @@ test("a signal is sent as JSON, from the argument or stdin, once for each id, an
   assert.deepEqual([early.code, early.value], [0, { job: "order-42", name: "later", created: true }]);
   assert.match((await run("signal", "order-42", "later", "--id", "one")).stdout, /^Nothing was added: a signal with/);
   const sent = await cli(t, ["signal", "order-42", "approved", "-"], { store: url, input: '{"by":"ann"}' });
-  assert.deepEqual([sent.code, sent.stdout], [0, "The signal approved to job order-42 is kept.\n"]);
+  assert.deepEqual([sent.code, sent.stdout], [0, "The signal approved was stored for job order-42.\n"]);
   assert.deepEqual(await engine.result("order-42"), { by: "ann" });
   const [ended, missing] = await Promise.all([
     json("signal", "order-42", "approved"),
@@ -146,7 +146,7 @@ test("a job that a limit holds says by which, and the limit of its key is change
   const rated = await run("limit", "tenant", "acme", "--running", "2", "--rate", "10", "--per", "1m", "--burst", "3");
   assert.equal(
     rated.stdout,
-    "The key acme of the limit tenant may now run 2 at once and start 10 every 1m, 3 at once after a pause.\n",
+    "The key acme of the limit tenant may now run 2 at once and start 10 every 1m, 3 at once after an idle time.\n",
   );
   const reset = await json("limit", "tenant", "acme", "--reset");
   assert.deepEqual(reset.value, { limit: "tenant", key: "acme", own: null });
@@ -155,7 +155,7 @@ test("a job that a limit holds says by which, and the limit of its key is change
 test("a key is paused with a reason, weighed and resumed, and the keys with something of their own are listed", async (t) => {
   const { engine, run, json } = await working(t);
   const none = await run("limits");
-  assert.equal(none.stdout, "No key has anything of its own.\n");
+  assert.equal(none.stdout, "No key has its own limit, weight or pause.\n");
   const paused = await run("limit", "tenant", "acme", "--pause", "the invoice is unpaid");
   assert.equal(
     paused.stdout,
@@ -203,7 +203,7 @@ test("limit refuses what would not mean what it seems to", async (t) => {
     said.map(({ code }) => code),
     [2, 2, 2, 2, 2, 2, 2, 2],
   );
-  assert.match(said[0]!.stderr, /Nothing says what the key may do\.\n {2}Nothing was changed\. Give --running N/);
+  assert.match(said[0]!.stderr, /No limit was given\.\n {2}Nothing was changed\. Give --running N/);
   assert.match(said[1]!.stderr, /--per and --burst belong to --rate/);
 });
 
@@ -272,7 +272,7 @@ test("cancel --children also cancels the children that have not begun, and says 
   assert.deepEqual([cancelled.code, cancelled.stderr], [0, ""]);
   assert.match(
     cancelled.stdout,
-    /^1 job cancelled\.\nTheir children that have not begun are cancelled .*outlive jobs --parent ID\n$/,
+    /^1 job cancelled\.\nWorkers will cancel their children that have not begun: outlive jobs --parent ID\n$/,
   );
   const children = () => engine.list({ parent: "report", state: "cancelled" });
   await untilTrue(children, ({ jobs }) => jobs.length === 5, "all children are cancelled");

@@ -171,7 +171,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: { ...RUNNING, steps: [{ name: "load", result: 1, at: NOW, attempt: 2 }] } },
     [
       "running",
-      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step load; deadline in 14.5m.",
+      "It has run for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step load; deadline in 14.5m.",
       "",
     ],
   ],
@@ -180,7 +180,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: { ...RUNNING, cancelRequested: true, deadlineAt: null }, workers: [aWorker({ loopLagMs: 12_000 })] },
     [
       "running",
-      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; its main loop has stood still for 12s; last step none; no deadline. Its cancel was asked for.",
+      "It has run for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; its event loop has been blocked for 12s; last step none; no deadline. Its cancel was requested.",
       "",
     ],
   ],
@@ -189,8 +189,8 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: { ...RUNNING, deadlineAt: NOW - 2_000 } },
     [
       "overdue",
-      "It runs for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step none; deadline passed 2s ago.",
-      "Its worker aborts it after the grace, or is killed if its loop is blocked; look again in a few seconds.",
+      "It has run for 30s (attempt 2) in worker here-1-a, whose last heartbeat was 4s ago; last step none; deadline passed 2s ago.",
+      "Its worker aborts it after the grace, or is killed if its loop is blocked; check again in a few seconds.",
     ],
   ],
   [
@@ -214,14 +214,14 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
   [
     "it sleeps",
     { job: { waitsAt: "run.sleep#1", runAt: NOW + 7_200_000 } },
-    ["sleeping", "It sleeps and goes on in 2h (2026-11-15T14:00:00.000Z). It holds no slot meanwhile.", ""],
+    ["sleeping", "It sleeps and continues in 2h (2026-11-15T14:00:00.000Z). It holds no slot meanwhile.", ""],
   ],
   [
     "it waits for a signal whose name has to be quoted for the shell",
     { job: { waitsAt: "run.signal(go now)#1", runAt: null } },
     [
       "waits-for-signal",
-      'It waits for the signal "go now", without a limit of time. It holds no slot meanwhile.',
+      'It waits for the signal "go now", without a time limit. It holds no slot meanwhile.',
       "outlive signal job-1 'go now'",
     ],
   ],
@@ -257,7 +257,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: HELD, key: { taken: 1, limits: { running: 2, intervalMs: 1_500, burst: 5 } } },
     [
       "rate",
-      'It is ready, but as many jobs of the key "acme" of the limit "tenant" have started as its rate allows: one in 1.5s, and at most 5 at once after a pause. It starts when its turn has come.',
+      'It is ready, but as many jobs of the key "acme" of the limit "tenant" have started as its rate allows: one in 1.5s, and at most 5 at once after an idle time. It starts when its turn has come.',
       "Wait, or give the key a higher rate: outlive limit tenant acme --rate N",
     ],
   ],
@@ -266,8 +266,8 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: HELD, key: { limits: { strict: true } } },
     [
       "strict-order",
-      'It is ready, but an earlier job of the key "acme" of the limit "tenant" has not ended: the order of this limit is strict, so the jobs of a key run one after the other, also through retries and waits.',
-      "Look at the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
+      'It is ready, but an earlier job of the key "acme" of the limit "tenant" has not ended: the order of this limit is strict, so the jobs of a key run one after the other, even through retries and waits.',
+      "See the earlier jobs of its kind: outlive jobs --state queued, and outlive why ID of the first",
     ],
   ],
   [
@@ -296,7 +296,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: { runAt: NOW + 5_000, latestAt: NOW + 60_000 } },
     [
       "debounced",
-      "It is debounced and starts in 5s (2026-11-15T12:00:05.000Z), and every further event with its key puts that off.",
+      "It is debounced and starts in 5s (2026-11-15T12:00:05.000Z), and every further event with its key postpones it.",
       "",
     ],
   ],
@@ -327,14 +327,14 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { job: { heldBy: { limit: "fair", key: "acme", turn: true } } },
     [
       "fair-turn",
-      'It is ready, and waits until a worker has room and it is the turn of its key "acme": the keys of its kind are served one after the other, whatever each has queued.',
+      'It is ready, and waits until a worker has room and it is the turn of its key "acme": the keys of its kind are served one after the other, however many jobs each has.',
       "Wait, start more workers, or give the key more turns: outlive limit fair acme --weight N",
     ],
   ],
   [
     "it is throttled",
     { job: { heldBy: { limit: "throttle/60000", key: "mail/doc" } } },
-    ["rate", "It is throttled: the job before it started less than 1m ago. It starts when that time has passed.", ""],
+    ["rate", "It is throttled: the previous job started less than 1m ago. It starts when that time has passed.", ""],
   ],
   [
     "contact with its workers was lost as often as it may crash",
@@ -342,7 +342,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "contact-lost",
       "Contact with its worker was lost 3 times, and it is not known yet whether those workers died. It waits, because it may be what killed them.",
-      "Look again: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
+      "Check again later: a loss is resolved when the worker returns, when its death is proved, or after two leases. If it is harmless: outlive cancel, and enqueue it again.",
     ],
   ],
   [
@@ -373,13 +373,13 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "degraded",
       "The store does not take writes just now: database or disk is full.",
-      "outlive check; make room on the disk or correct the file's rights, and the work goes on automatically.",
+      "outlive check; free disk space or correct the file's permissions, and workers continue automatically.",
     ],
   ],
   [
     "it is not due",
     { job: { runAt: NOW + 90_000 } },
-    ["not-due", "It is due in 1.5m (2026-11-15T12:01:30.000Z): it was asked for then.", ""],
+    ["not-due", "It is due in 1.5m (2026-11-15T12:01:30.000Z): it was enqueued for that time.", ""],
   ],
   [
     "it waits for its next attempt",
@@ -402,8 +402,8 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { writers: [{ pid: 77, command: "node stuck.ts", version: 1 }] },
     [
       "store-blocked",
-      "Process 77 (node stuck.ts) holds the store's write lock and does not let go.",
-      "Look at process 77; if it is frozen or stuck inside a transaction, end it: nothing is lost.",
+      "Process 77 (node stuck.ts) holds the store's write lock and does not release it.",
+      "Check process 77; if it is frozen or stuck inside a transaction, end it: nothing is lost.",
     ],
   ],
   [
@@ -412,7 +412,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "suspect",
       "It was in flight when 2 workers died or lost contact, so it runs with at most 2 other such jobs in one process. 1 of 1 worker may take it as soon as a slot is free and no job of a higher priority is ready.",
-      "Look again; if it stays, raise the concurrency, or start more workers.",
+      "Check again; if this stays, raise the concurrency, or start more workers.",
     ],
   ],
   [
@@ -438,7 +438,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "about-to-run",
       "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
-      "Look again; if it stays, look at the workers' logs.",
+      "Check again; if this stays, read the workers' logs.",
     ],
   ],
   [
@@ -456,7 +456,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     [
       "about-to-run",
       "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
-      "Look again; if it stays, look at the workers' logs.",
+      "Check again; if this stays, read the workers' logs.",
     ],
   ],
   [

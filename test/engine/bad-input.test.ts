@@ -74,7 +74,7 @@ test("a misspelt option is named with the one that was meant, and nothing happen
   );
   await assert.rejects(
     engine.start({ only: ["mail"] as never }),
-    says(ErrorCode.optionInvalid, 'only holds the text "mail"', "only: [mail]"),
+    says(ErrorCode.optionInvalid, 'only contains the text "mail"', "only: [mail]"),
   );
   assert.equal(await count(engine), 0);
 });
@@ -182,7 +182,7 @@ test("a step result or a progress that JSON can't carry fails the attempt with t
   const { id } = await engine.enqueue(note, null);
   await engine.runUntilIdle();
   assert.equal(errors.length, 3);
-  says(ErrorCode.notJson, `The result of step "render" of job ${id} holds a Date at $.at`)(errors[0]);
+  says(ErrorCode.notJson, `The result of step "render" of job ${id} contains a Date at $.at`)(errors[0]);
   says(ErrorCode.notJson, `The progress of job ${id}`)(errors[1]);
   says(ErrorCode.notJson, `The result of step "big" of job ${id}`, "1048576")(errors[2]);
   const { steps, progress } = (await engine.get(id))!;
@@ -399,7 +399,7 @@ test("a read-only directory is refused: without a file, and with one that may be
   assert.equal((await (await place.engine({ jobs: [note] })).get(id))?.input, 7);
 });
 
-test("a file whose side folder may not be made is refused in our own words", async (t) => {
+test("a file whose side folder can't be created is refused with a wrapped error", async (t) => {
   const place = new Place(t);
   writeFileSync(`${place.path}.outlive`, "a file where the folder should be");
   await assert.rejects(open(place.url, { logger: false }), says(ErrorCode.storeUnusable, `${place.path}.outlive`));

@@ -88,7 +88,7 @@ test("a result that JSON can't carry undoes the commit", async (t) => {
   await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
-  assert.match(error!.message, /The result of job .* holds a Date at \$\.at/);
+  assert.match(error!.message, /The result of job .* contains a Date at \$\.at/);
   assert.deepEqual(await rows(engine), []);
 });
 

@@ -146,7 +146,7 @@ test("the commands say that a job is corrupt, why, and that letting it go again 
   assert.match(result.stdout, /succeeded\ncorrupt: result\./);
   assert.match(why.stdout, /corrupt: the stored input .*\nNext: Enqueue it again with the right input/);
   assert.match(list.stdout, /corrupt: the stored input .*\nCorrupt ones: Enqueue it again/s);
-  assert.match(status.stdout, /1 job is quarantined \(.* ago\): what is stored of it is damaged\./);
+  assert.match(status.stdout, /1 job is quarantined \(.* ago\): its stored data is damaged\./);
   assert.match(jobs.stdout, /quarantined .*Corrupt: the stored input/);
   const released = await run("quarantine", "release", broken);
   assert.deepEqual([released.code, released.stdout.split("\n")[0]], [0, "1 job released and queued again."]);

@@ -191,7 +191,7 @@ test("a retry against a dedupe key that another job holds is an error that names
   assert.equal(await engine.retry(first), "queued");
 });
 
-test("an id of the caller's own makes a repeated enqueue harmless, also after the job has ended", async (t) => {
+test("with the caller's own id a repeated enqueue is harmless, even after the job has ended", async (t) => {
   const ran: number[] = [];
   const note = job<number>("note").handle((n) => void ran.push(n));
   const engine = await memory(t, [note]);

@@ -118,7 +118,7 @@ test("a result that JSON can't carry is a failure of the attempt, with the path"
   await engine.runUntilIdle();
   const { state, error } = (await engine.get(id))!;
   assert.equal(state, "dead");
-  assert.match(error!.message, new RegExp(`The result of job ${id} holds a Date at \\$\\.rows\\[0\\]\\.at`));
+  assert.match(error!.message, new RegExp(`The result of job ${id} contains a Date at \\$\\.rows\\[0\\]\\.at`));
 });
 
 test("a step's result is the same in the first run and in a replay, whatever JSON makes of it", async (t) => {

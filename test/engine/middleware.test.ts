@@ -180,7 +180,7 @@ test("a middleware that refuses one of many rejects the call, and earlier transa
   assert.equal((await engine.counts()).find(({ kind }) => kind === "one")?.ready, 1_000);
 });
 
-test("ended hears of every end, also of a wait that `next` never returns from, and of a commit", async (t) => {
+test("ended is called for every end, also of a wait that `next` never returns from, and of a commit", async (t) => {
   const ends: AttemptEnd[] = [];
   const failures: string[] = [];
   const place = new Place(t);

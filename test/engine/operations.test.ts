@@ -67,7 +67,7 @@ test("a job that is not begun in time expires: by its own time, or that of its k
   assert.throws(() => job("x", { retention: { deadd: "1d" } as never }), says(ErrorCode.optionInvalid, "deadd"));
 });
 
-test("a parent goes on when its child expires or is removed, and finds out which", async (t) => {
+test("a parent continues when its child expires or is removed, and finds out which", async (t) => {
   const child = job<null>("child").handle(() => null);
   const parent = job<string>("parent").handle(async (expires, run) => {
     const options = expires === "" ? { delay: "1h" as const } : { expires: expires as "1ms" };

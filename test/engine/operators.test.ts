@@ -29,7 +29,7 @@ test("cancelling a queued job ends it at once, and it never runs", async (t) => 
   }
 });
 
-test("cancelling a running job tells its handler by its signal, and when that throws the job is cancelled", async (t) => {
+test("cancelling a running job aborts its signal, and when the handler then throws, the job is cancelled", async (t) => {
   const { promise, resolve } = Promise.withResolvers<string>();
   const long = job<null>("long").handle(async (_, run) => {
     const reason = await untilAborted(run.signal);
@@ -99,7 +99,7 @@ test("a cancel by one engine reaches a job that runs in another", async (t) => {
   await untilState(operator, id, "cancelled");
 });
 
-test("a cancel that was asked for holds also when the worker shuts down before the handler has ended", async (t) => {
+test("a requested cancel also holds if the worker shuts down before the handler has ended", async (t) => {
   const deaf = job<null>("deaf").handle(forever);
   const engine = await memory(t, [deaf]);
   const { id } = await engine.enqueue(deaf, null);
@@ -110,7 +110,7 @@ test("a cancel that was asked for holds also when the worker shuts down before t
   assert.equal((await engine.get(id))?.state, "cancelled");
 });
 
-test("a cancel that was asked for holds also when the handler fails before it has heard of it", async (t) => {
+test("a requested cancel also holds if the handler fails before it has noticed it", async (t) => {
   const { promise: entered, resolve: enter } = Promise.withResolvers<void>();
   const { promise: told, resolve: tell } = Promise.withResolvers<void>();
   const shaky = job<null>("shaky", { retry: { backoff: { base: "1h" } } });
@@ -134,7 +134,7 @@ test("a cancel that was asked for holds also when the handler fails before it ha
   assert.equal((await engine.get(id))?.state, "cancelled");
 });
 
-test("what is finished can't be cancelled, what is not can't be retried, and what is not there is not found", async (t) => {
+test("a finished job can't be cancelled, an unfinished one can't be retried, and an unknown one is not found", async (t) => {
   const note = job<null>("note").handle(() => {});
   const engine = await memory(t, [note]);
   const { id: queued } = await engine.enqueue(note, null, { delay: "1h" });
@@ -175,7 +175,7 @@ async function ended(
   return { engine, ids };
 }
 
-test("every terminal state is left by a retry only, which is recorded; counters begin again, steps and fence go on", async (t) => {
+test("only a retry leaves a terminal state, and it is recorded; counters start again, steps and fence continue", async (t) => {
   const { engine, ids } = await ended(t, new Place(t));
   for (const [how, id] of ids) {
     const before = (await engine.get(id))!;
@@ -211,7 +211,7 @@ async function counted(engine: Engine): Promise<Record<string, number>> {
   return Object.fromEntries(names.map((name) => [name, counts[name]] as const).filter(([, n]) => n > 0));
 }
 
-test("counts tell how many jobs of each kind are in each state", async (t) => {
+test("counts says how many jobs of each kind are in each state", async (t) => {
   const { engine, ids } = await ended(t, new Place(t));
   assert.deepEqual(await counted(engine), { succeeded: 1, dead: 1, cancelled: 1, quarantined: 1 });
   await engine.retry(ids.get("succeeded")!);
@@ -305,7 +305,7 @@ test("list refuses a state that does not exist", async (t) => {
     await assert.rejects(engine.list({ state: state as "queued" }), says(ErrorCode.optionInvalid, state));
 });
 
-test("get tells the whole story of a job", async (t) => {
+test("get returns everything about a job", async (t) => {
   const note = job<{ n: number }>("note", { retry: { backoff: AT_ONCE } });
   note.handle(async ({ n }, run) => {
     await run.step("one", () => [n]);
@@ -363,7 +363,7 @@ test("get tells the whole story of a job", async (t) => {
   );
 });
 
-test("FR-055 workers shows who works, and with all also who has stopped", async (t) => {
+test("FR-055 workers lists the running workers, and with all also those that have stopped", async (t) => {
   const place = new Place(t);
   const note = sleeper().handle(forever);
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });

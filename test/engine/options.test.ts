@@ -164,7 +164,14 @@ test("a number per kind: kinds without one share ten, and a kind that is not run
     others: 10,
   });
   assert.equal(workSettings({ concurrency: { mail: 2, report: 3 } }, kinds).concurrency.total, 5);
-  refused(work({ concurrency: { mial: 2 } }), "concurrency.mial");
+  assert.throws(work({ concurrency: { mial: 2 } }), {
+    code: ErrorCode.optionInvalid,
+    message: /^concurrency\.mial names a kind that this worker does not run\. Did you mean mail\?/,
+  });
+  assert.throws(() => workSettings({ concurrency: { invoice: 2 } }, kinds), {
+    code: ErrorCode.optionInvalid,
+    message: /^concurrency\.invoice names a kind that this worker does not run\. It runs mail, report\./,
+  });
 });
 
 test("requests have room of their own, and a process that has only those has no other", () => {
@@ -228,7 +235,7 @@ test("words that are not on the list are refused", () => {
   refused(engine({ readOnly: 1 }), "readOnly");
 });
 
-test("a logger has info, warn and error, or is false; a hearer is a function", () => {
+test("a logger has info, warn and error, or is false; onEvent is a function", () => {
   engine({ logger: false })();
   engine({ logger: console })();
   refused(engine({ logger: { info: () => {} } }), "logger");

@@ -98,7 +98,7 @@ test("a backoff function that throws or returns nonsense does not lose the job: 
   }
 });
 
-test("a TerminalError ends the job at once, whatever its limits say, also one of the user's own class", async (t) => {
+test("a TerminalError ends the job at once, regardless of its limits, even if it is a class of the user's own", async (t) => {
   class NoSuchCustomer extends TerminalError {
     override readonly name = "NoSuchCustomer";
   }
@@ -116,7 +116,7 @@ test("a TerminalError ends the job at once, whatever its limits say, also one of
   assert.deepEqual(dead, [{ jobId: id, kind: "bill", reason: "terminal error: customer 7 does not exist" }]);
 });
 
-test("a TerminalError is terminal also where the backoff function throws", async (t) => {
+test("a TerminalError is terminal even if the backoff function throws", async (t) => {
   const bill = job<null>("bill", {
     retry: {
       backoff: () => {
@@ -159,7 +159,7 @@ test("a job is dead after as many errors as it may have, and its history names e
   );
 });
 
-test("a success after failures is a success, and its history tells of the failures only", async (t) => {
+test("a success after failures is a success, and its history lists only the failures", async (t) => {
   const shaky = job<null>("shaky", { retry: { backoff: AT_ONCE } });
   shaky.handle((_, run) => {
     if (run.attempt === 1) throw new Error("once");
@@ -282,7 +282,7 @@ test("a handler that never returns is reported, given up after its grace, and de
   );
 });
 
-test("what a handler that was given up still does changes nothing, and the next attempt goes on next to it", async (t) => {
+test("whatever an abandoned handler still does changes nothing, and the next attempt runs next to it", async (t) => {
   const { promise: secondRuns, resolve: second } = Promise.withResolvers<void>();
   const { promise: late, resolve: tellLate } = Promise.withResolvers<unknown>();
   const stuck = job<null>("stuck", { timeout: "30ms", grace: "0ms", retry: { backoff: AT_ONCE } });

@@ -9,7 +9,7 @@ import { memory, raw, says } from "./engines.ts";
 
 const NONE = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
 
-test("a sleep ends the attempt, holds no slot, and goes on after it with the steps that were kept", async (t) => {
+test("a sleep ends the attempt, holds no slot, and continues after it with the kept steps", async (t) => {
   const runs: number[] = [];
   let computed = 0;
   const nap = job<null>("nap");
@@ -207,7 +207,7 @@ test("a step may not have the name of a wait", async (t) => {
   await assert.rejects(engine.result((await engine.enqueue(named, null)).id), says(ErrorCode.noResult, "run.sleep#1"));
 });
 
-test("a result is an error and never a hang: in time, of a job that is not there, and when the client closes", async (t) => {
+test("waiting for a result ends with an error and never hangs: after its timeout, for a job that does not exist, and when the client closes", async (t) => {
   const never = job<null>("never");
   const engine = await memory(t, [never]);
   const { id } = await engine.enqueue(never, null);
@@ -234,7 +234,7 @@ test("a parent that is cancelled while it waits stays cancelled when its childre
   assert.equal((await engine.get(id))?.state, "cancelled");
 });
 
-test("a cancel wakes the workers of other processes: what waited for the job goes on, although none of them polls", async (t) => {
+test("a cancel wakes the workers of other processes: jobs that waited for it continue, although no worker polls", async (t) => {
   const place = new Place(t);
   const stranger = job<null>("stranger");
   const waiter = job<string>("waiter");

@@ -56,7 +56,7 @@ test("an input that does not fit the schema is refused with the paths of what is
 test("an input without a schema is refused only if JSON can't carry it", () => {
   assert.throws(
     () => draft(plain, { at: new Date() }),
-    refused(ErrorCode.notJson, /^The input of plain holds a Date at \$\.at/),
+    refused(ErrorCode.notJson, /^The input of plain contains a Date at \$\.at/),
   );
   assert.equal((draft(plain, undefined) as { input: string }).input, "null");
 });

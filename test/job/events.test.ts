@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { toStoredError } from "../../src/job/errors.ts";
 import { type EngineEvent, EventBus } from "../../src/job/events.ts";
 
-const started = { recovery: "r1", by: "open" };
+const started = { recovery: "r1", by: "open", workers: 0 };
 const succeeded = { jobId: "j1", kind: "mail", attempt: 1, durationMs: 5 };
 const bus = (): EventBus => new EventBus(toStoredError);
 

@@ -103,7 +103,7 @@ test("a key holds no half of a surrogate pair", () => {
 });
 
 test("a key is a text", () => {
-  for (const key of [undefined, null, 5, 5n, {}, ["a"], Symbol("a")]) refused(key, /^The id is not a text but /);
+  for (const key of [undefined, null, 5, 5n, {}, ["a"], Symbol("a")]) refused(key, /^The id is not a string but /);
 });
 
 test("a refused key is kept in the error's data only as far as 300 characters", () => {

@@ -57,7 +57,7 @@ test("with --read-only neither way is gone, not even by force", async (t) => {
   const before = await things(url);
   const down = await run("migrate", "down", "--to", "0", "--force", "--read-only");
   assert.equal(down.code, 1);
-  assert.match(down.stderr, /With --read-only nothing can take migrations back\.\n {2}Nothing was written/);
+  assert.match(down.stderr, /With --read-only this command can't undo migrations\.\n {2}Nothing was written/);
   assert.equal(await things(url), before);
 });
 

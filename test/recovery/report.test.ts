@@ -115,8 +115,8 @@ test("FR-022 FR-026 FR-027 every decision has its own words", () => {
     lines.filter((line) => /^ {2}- \w: /.test(line)),
     [
       "  - a: requeue (not counted)",
-      "  - b: cancelled (as was asked)",
-      "  - c: failed (its kind says so)",
+      "  - b: cancelled (as requested)",
+      '  - c: failed (onCrash is "fail")',
       "  - d: not recovered (its kind is not known)",
       "  - e: not recovered (unknown error)",
     ],

@@ -40,7 +40,7 @@ test("C17: of two workers with one pid in two PID namespaces, the one that died 
   assert.deepEqual([victim.pid, other.pid], [500, 500]);
   // The last that was started is the worker process itself.
   process.kill(first.pids().at(-1)!, "SIGKILL");
-  await first.untilSaid(/ is started again in /);
+  await first.untilSaid(/ (?:is started again|restarts) in /);
   const { evidence, workerId } = (await firstReport(engine)).deadWorkers[0]!;
   assert.equal(workerId, victim.id);
   assert.match(String(evidence), /^killed by SIGKILL/);
@@ -70,7 +70,7 @@ test("C17: PostgreSQL keeps the evidence of a supervisor whose wall clock is 30 
   );
   const [{ pid } = { pid: 0 }] = await engine.workers();
   process.kill(pid, "SIGKILL");
-  await supervised.untilSaid(/ is started again in /);
+  await supervised.untilSaid(/ (?:is started again|restarts) in /);
   const { evidence, lastSeenAliveAt } = (await firstReport(engine)).deadWorkers[0]!;
   assert.match(String(evidence), /^killed by SIGKILL/);
   const { detectedAt } = (await engine.incidents())[0]!;

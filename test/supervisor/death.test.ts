@@ -22,10 +22,10 @@ test("a killed worker process is started again, its job runs again at once, and 
   await untilAttempt(engine, id, 2);
   const [dead] = (await engine.report())!.deadWorkers;
   assert.deepEqual([dead?.pid, dead?.how, dead?.evidence], [pid, "gone", `killed by SIGKILL (${victim})`]);
-  assert.equal((await engine.report())?.by, "recover", "the supervisor did it, before the next process was started");
+  assert.equal((await engine.report())?.by, "supervisor", "the supervisor did it, before the next process was started");
   const [died] = await supervised.said(/ died after /);
   assert.match(died!.message, new RegExp(`^worker 1 \\(pid ${pid}\\) died after .*: killed by SIGKILL$`));
-  await supervised.said(/^worker 1 is started again in 100 ms$/);
+  await supervised.said(/^worker 1 restarts in 100 ms$/);
 });
 
 for (const { how, evidence, env } of [
@@ -77,7 +77,7 @@ test("the evidence reaches the report also if another worker process recovered f
       found!.deadWorkers.map((worker) => [worker.pid, worker.evidence]),
       [[pid, `killed by SIGKILL (${victim})`]],
     );
-    t.diagnostic(`recovered by ${found!.by === "recover" ? "the supervisor" : "a neighbour"}`);
+    t.diagnostic(`recovered by ${found!.by === "supervisor" ? "the supervisor" : "a neighbour"}`);
   }
 });
 
@@ -97,7 +97,7 @@ test("a process that was taken for dead and lives on is noted by its newest work
   );
   assert.equal(second!.pid, pid);
   process.kill(pid!, "SIGKILL");
-  await supervised.said(/^worker 1 is started again in /);
+  await supervised.said(/^worker 1 restarts in /);
   const lastWords = new Map((await engine.workers({ which: "all" })).map(({ id, lastWord }) => [id, lastWord]));
   assert.equal(lastWords.get(first!.id), null);
   assert.match(lastWords.get(second!.id) ?? "", /^killed by SIGKILL/);
@@ -113,7 +113,7 @@ test("a worker process that is frozen inside a transaction is killed after a lea
     env: { ...SHORT_LEASE, OUTLIVE_KILL_AT: "before:INSERT INTO ledger", OUTLIVE_KILL_SIGNAL: "SIGSTOP" },
   });
   const [died] = await supervised.said(/ died after /);
-  assert.match(died!.message, /killed by SIGKILL of its supervisor: it blocked the store for \d+(\.\d)? s$/);
+  assert.match(died!.message, /killed by SIGKILL from its supervisor: it blocked the store for \d+(\.\d)? s$/);
   assert.equal((await engine.enqueue(slow, { ms: 1 })).created, true, "writing goes on");
   // Its silence may have been noticed first, by a recovery that then waited for the lock: what the supervisor knows is added. The next
   // process freezes in its turn: the first death is the one.
@@ -139,7 +139,7 @@ test("a worker process that is frozen elsewhere loses its work after a lease, an
   const [pid] = await supervised.working();
   await untilState(engine, id, "running");
   await freezeOutsideOfAWrite(engine, pid!);
-  await supervised.said(/died after .* it showed no life for /);
+  await supervised.said(/died after .* it showed no sign of life for /);
   await untilAttempt(engine, id, 2);
   assert.equal((await engine.incidents()).at(-1)?.how, "silent");
 });

@@ -32,7 +32,7 @@ for (const signal of ["SIGTERM", "SIGINT"] as const) {
   });
 }
 
-const ENDED = "killed by SIGKILL of its supervisor: it was asked to end at once";
+const ENDED = "killed by SIGKILL from its supervisor: it was asked to end at once";
 
 test("a second signal ends at once, and what was killed is recovered on the way out", async (t) => {
   const fleet = new Fleet(t);
@@ -44,7 +44,7 @@ test("a second signal ends at once, and what was killed is recovered on the way 
   // One that comes within 500 ms of the first is the same: repeated until it is a second one.
   await untilTrue(
     () => supervised.kill("SIGTERM"),
-    () => supervised.lines.some(({ message }) => message === "SIGTERM again: ends at once"),
+    () => supervised.lines.some(({ message }) => message === "SIGTERM again: the workers are ended at once"),
     "the second signal is heard",
   );
   assert.equal(supervised.lines.filter(({ message }) => message.startsWith("SIGTERM: 1 worker drains")).length, 1);
@@ -97,7 +97,7 @@ test("a worker process that gets SIGTERM drains and another takes its place", as
   await untilState(engine, id, "running");
   process.kill(pid!, "SIGTERM");
   await supervised.working(2);
-  await supervised.said(new RegExp(`^worker 1 \\(pid ${pid}\\) has drained and left$`));
+  await supervised.said(new RegExp(`^worker 1 \\(pid ${pid}\\) has drained and stopped$`));
   const job = await untilTrue(
     () => engine.get(id),
     (found) => found?.state === "running" && found.attempt === 2,

@@ -49,7 +49,7 @@ for (const [title, variable, file, from] of [
     const [line] = await work.said(/^outlive .* starts 1 worker/);
     assert.equal(line!["version"], VERSION);
     assert.equal(line!["store"], `sqlite:./${file}`);
-    assert.ok(line!.message.endsWith(` of jobs/*.ts on sqlite:./${file} (from ${from})`), line!.message);
+    assert.ok(line!.message.endsWith(` for jobs/*.ts on sqlite:./${file} (from ${from})`), line!.message);
     await using engine = await attach(`sqlite:${join(folder, file)}`, { logger: false });
     await untilTrue(
       async () => (await engine.list({ state: "succeeded" })).jobs.length,

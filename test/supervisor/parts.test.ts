@@ -38,7 +38,7 @@ test("the evidence names signal or code, and what speaks for a lack of memory", 
   assert.equal(evidenceOf({ ...ending, oomKills: { before: 3, after: 3 } }), "killed by SIGKILL");
   assert.equal(
     evidenceOf({ ...ending, killedBecause: "it blocked the store for 1 s" }),
-    "killed by SIGKILL of its supervisor: it blocked the store for 1 s",
+    "killed by SIGKILL from its supervisor: it blocked the store for 1 s",
   );
 });
 

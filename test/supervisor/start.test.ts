@@ -113,7 +113,7 @@ for (const [args, what] of [
   [["--store", "sqlite::memory:"], /can't share sqlite::memory:/],
   [["--grace", "soon"], /--grace/],
   [["--log", "loud"], /Use "pretty" or "json"/],
-  [["--middleware", "none.ts"], /The module none\.ts of the middleware is not there/],
+  [["--middleware", "none.ts"], /The module none\.ts of the middleware does not exist/],
   [["--middleware", JOBS], /has no middleware as its default export/],
 ] as const) {
   test(`it refuses ${args.join(" ")} before anything is started`, async (t) => {
@@ -139,7 +139,7 @@ test("processes, http and the like may be set by file and environment; a flag wi
   const config = join(fleet.place.folder, "outlive.yaml");
   writeFileSync(config, "work:\n  processes: 5\n  concurrency: 3\n  http: 0\n");
   const supervised = fleet.work({ args: ["--processes", "1"], env: { OUTLIVE_WORK_PROCESSES: "2" } });
-  const [line] = await supervised.said(/ starts \d+ workers? of /);
+  const [line] = await supervised.said(/ starts \d+ workers? for /);
   assert.equal(line!["processes"], 1);
   const [served] = await supervised.said(/ serves \/live/);
   assert.match(String(served!["http"]), /^127\.0\.0\.1:\d+$/);
@@ -182,7 +182,7 @@ test("middleware that the configuration names is around the attempts of the work
   await engine.cancel(id);
 });
 
-test("FR-003 a start-up recovery that finds nothing is logged, and the periodic passes of a supervisor are not", async (t) => {
+test("FR-003 a start-up recovery that finds nothing is logged once, by the supervisor, and its periodic passes are not", async (t) => {
   const fleet = new Fleet(t);
   const engine = await fleet.place.engine();
   const supervised = fleet.work({ env: { OUTLIVE_HEARTBEAT_INTERVAL: "200ms" } });
@@ -193,12 +193,7 @@ test("FR-003 a start-up recovery that finds nothing is logged, and the periodic 
     ([worker]) => worker !== undefined && worker.beats >= 8,
     "the worker has sent eight heartbeats",
   );
-  const recoveries = supervised.lines
-    .map(({ message }) => message)
-    .filter((message) => message.startsWith("recovery "));
-  assert.deepEqual(
-    recoveries.map((message) => /by (\w+)/.exec(message)?.[1]),
-    ["open", "open", "open", "open"],
-    "of the supervisor and of its worker: the start and the end of each",
-  );
+  const recoveries = supervised.lines.map(({ message }) => message).filter((message) => message.includes("recovery"));
+  assert.equal(recoveries.length, 1, recoveries.join("\n"));
+  assert.match(recoveries[0]!, /^start-up recovery: nothing to recover \(\d+ ms\)/);
 });

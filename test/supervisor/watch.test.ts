@@ -42,7 +42,7 @@ test("a changed module, also one that is only imported, is loaded again; a runni
   const { id: long } = await engine.enqueue(hello, { ms: 60_000 });
   await untilState(engine, long, "running");
   write(fleet, "lib/version.ts", "export const version = 22;\n");
-  await supervised.said(/version\.ts changed: the workers start again$/);
+  await supervised.said(/version\.ts changed: the workers restart$/);
   await supervised.working(2);
   assert.equal(await resultOf(engine, 1), 22);
   await untilState(engine, long, "running");

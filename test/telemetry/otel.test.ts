@@ -43,7 +43,7 @@ function span(name: string): ReadableSpan {
 const idOf = (of: ReadableSpan): string => of.spanContext().spanId;
 const traceOf = (of: ReadableSpan): string => of.spanContext().traceId;
 
-test("an enqueue is a producer span, its attempt a consumer span in the same trace, and children of the run go on in it", async (t) => {
+test("an enqueue is a producer span, its attempt a consumer span in the same trace, and children of the run continue it", async (t) => {
   const child = job("child").handle(() => {});
   const parent = job<{ n: number }>("parent").handle(async (_, run) => {
     await run.enqueue(child, null);
@@ -87,7 +87,7 @@ test("an enqueue is a producer span, its attempt a consumer span in the same tra
   );
 });
 
-test("a later attempt is a trace of its own with a link, and an error is recorded", async (t) => {
+test("a later attempt is a separate trace with a link, and an error is recorded", async (t) => {
   const one = job("one", { retry: { attempts: 2, backoff: AT_ONCE } }).handle((_, run) => {
     if (run.attempt === 1) throw new TypeError("no");
   });

@@ -10,7 +10,7 @@ function written(make: typeof jsonWriter, who = {}): { lines: string[]; log: Ret
   return { lines, log: make({ write: (line) => void lines.push(line), now, who, colours: false }) };
 }
 
-test("a JSON line has time, level, message, who speaks, and the data", () => {
+test("a JSON line has time, level, message, its writer, and the data", () => {
   const { lines, log } = written(jsonWriter, { place: 2 });
   log.warn("job 7 failed", { jobId: "7", error: { message: "no", password: "x" }, level: "mine" });
   assert.deepEqual(lines, [

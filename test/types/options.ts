@@ -8,6 +8,7 @@ import {
   type Engine,
   type EngineOptions,
   job,
+  type Json,
   type KindOptions,
   open,
   schedule,
@@ -92,6 +93,9 @@ const rows = batch("rows");
 const scan = collection("scan", { series: ["files"] });
 const nightly = schedule("nightly", mail, { cron: "0 3 * * *", input: null });
 const unnamed = job<{ n: number }>("unnamed");
+const named = job<{ n: number }, Json, "named">("named");
+// @ts-expect-error another name than the type argument
+job<{ n: number }, Json, "named">("nmaed");
 
 export async function kinds(): Promise<void> {
   const engine = await open("sqlite::memory:", { jobs: [mail, hook, rows, scan, nightly] });
@@ -100,9 +104,13 @@ export async function kinds(): Promise<void> {
   await engine.start({ concurrency: { mial: 2 } });
   // @ts-expect-error the schedule is not a kind
   await engine.runUntilIdle({ concurrency: { nightly: 2 } });
-  // The compiler knows the name only of a job whose types it inferred itself.
+  // TypeScript infers all type arguments or none: one job whose name it does not know, and any name compiles.
   const other = await open("sqlite::memory:", { jobs: [mail, unnamed] });
-  await other.work({ concurrency: { unnamed: 2 } });
+  await other.work({ concurrency: { unnamed: 2, mial: 1 } });
+  const third = await open("sqlite::memory:", { jobs: [mail, named] });
+  await third.work({ concurrency: { named: 2 } });
+  // @ts-expect-error misspelt: the name is the third type argument
+  await third.work({ concurrency: { nmaed: 2 } });
   // @ts-expect-error not made by job()
   await open("sqlite::memory:", { jobs: [{ name: "mail" }] });
   // @ts-expect-error a text

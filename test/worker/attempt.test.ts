@@ -197,7 +197,7 @@ test("a step whose result JSON can't carry is refused with the step's name", asy
   const { run, writes } = attempt();
   await assert.rejects(
     run.step("now", () => new Date() as never),
-    refused(ErrorCode.notJson, /^The result of step "now" of job job-1 holds a Date/),
+    refused(ErrorCode.notJson, /^The result of step "now" of job job-1 contains a Date/),
   );
   assert.deepEqual(writes, []);
 });

@@ -139,7 +139,7 @@ test("a result that JSON can't carry is a failure of the attempt", async () => {
   const { settled, begin } = executor({ handler: () => ({ at: new Date(0) }) });
   begin();
   assert.equal(settled[0]!.change.name, "fail");
-  assert.match(settled[0]!.change.error!.message, /^The result of job job-1 holds a Date at \$\.at/);
+  assert.match(settled[0]!.change.error!.message, /^The result of job job-1 contains a Date at \$\.at/);
 });
 
 test("the kind's own backoff is asked with the number of failures and the error", async () => {

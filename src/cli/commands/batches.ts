@@ -18,11 +18,11 @@ import { ago, bar, count, oneLine, orDash, printable, stamp, thousands } from ".
 export const batchesCommand: Register = (program, run) => {
   program
     .command("batches")
-    .description("batches of rows, the newest first")
+    .description("batches of rows, newest first")
     .option("--kind <kind>", "only of this kind")
     .addOption(new Option("--state <state>", "only in this state").choices(BATCH_STATES))
     .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
-    .option("--after <id>", "the last id of the page before")
+    .option("--after <id>", "the last id of the previous page")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ kind?: string; state?: BatchState; limit: number; after?: string }>();
@@ -68,7 +68,7 @@ export const batchesCommand: Register = (program, run) => {
       }),
     );
   withBy(program.command("abort").argument("<id>", "the batch's id"))
-    .description("end a batch: rows that have not begun are aborted, what has ended stays")
+    .description("end a batch: abort the rows that have not begun, keep those that have ended")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;

@@ -15,14 +15,14 @@ export const checkCommand: Register = (program, run) => {
   program
     .command("check")
     .description(
-      "the configuration and the store, with nothing started: resolved values, where each came from, warnings",
+      "check the configuration and the store without starting anything: every setting, where it came from, warnings",
     )
-    .option("--integrity", "also read the whole store and say what is wrong with it; takes a while on a large file")
+    .option("--integrity", "also read the whole store and report damage; takes a while on a large file")
     .option(
       "--repair",
-      "if the integrity check fails, repair what can be repaired without losing anything (SQLite, Redis); no worker may live",
+      "if the integrity check fails, repair what can be repaired without losing anything (SQLite, Redis); no worker may run",
     )
-    .option("--yes", "with --repair: what can't be repaired is salvaged into a new file; the damaged one is kept")
+    .option("--yes", "with --repair: salvage what can't be repaired into a new file, and keep the damaged one (SQLite)")
     .action(
       run(async ({ terminal, options, config, mayChange }, command) => {
         const { integrity, repair, yes } = command.opts<{ integrity?: boolean; repair?: boolean; yes?: boolean }>();
@@ -44,7 +44,7 @@ export const checkCommand: Register = (program, run) => {
             ? [
                 {
                   level: "warning",
-                  text: "durability is relaxed: a power loss may take the last acknowledged commits with it.",
+                  text: "durability is relaxed: a power loss may lose the last acknowledged commits.",
                 } as const,
               ]
             : []),
@@ -162,12 +162,12 @@ async function examine(
 
 // `outlive backup FILE`: a copy of the store as it is at one moment, made while everything runs.
 
-const TELL_MS = 1_000;
+const PROGRESS_MS = 1_000;
 
 export const backupCommand: Register = (program, run) => {
   program
     .command("backup <file>")
-    .description("copy the store into a new file while workers go on; checked, complete, and for its owner only")
+    .description("copy a SQLite store into a new file while workers run; complete, checked, readable by its owner only")
     .option("--force", "replace a file of that name")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -178,7 +178,7 @@ export const backupCommand: Register = (program, run) => {
         const done = await engine.operator.backup(resolve(file!), {
           force,
           onProgress: ({ bytes, totalBytes }) => {
-            if (performance.now() - printedAt < TELL_MS) return;
+            if (performance.now() - printedAt < PROGRESS_MS) return;
             printedAt = performance.now();
             terminal.remark(`${thousands(bytes)} of at most ${thousands(totalBytes)} bytes`);
           },
@@ -205,11 +205,11 @@ const BACKUP = "Make a backup now: outlive backup FILE.";
 const RESTORE = "keep a copy of the file, and restore a backup (then: outlive recover --restored)";
 const REPAIR = `Stop all workers, then try: outlive check --repair. Or ${RESTORE}.`;
 const ON_A_SERVER =
-  "These are rows that contradict each other: each names its job, worker, kind or incident (outlive job ID, outlive workers --all). " +
-  "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after you restored one: outlive recover --restored.";
+  "Some rows contradict each other. Each finding names a job, worker, kind or incident (outlive job ID, outlive workers --all). " +
+  "If the server itself is damaged, use its own tools (amcheck, REINDEX) and its backups; after restoring one: outlive recover --restored.";
 
 const LEFT_ON_A_SERVER =
-  "The indexes were built again; what is left is damage to the jobs themselves: each finding names its job (outlive job ID). Restore a backup of the server, or cancel these jobs.";
+  "The indexes were rebuilt, but some jobs are damaged: each finding names its job (outlive job ID). Restore a backup of the server, or cancel these jobs.";
 
 function integrityFindings(
   report: IntegrityReport,
@@ -226,7 +226,7 @@ function integrityFindings(
       })),
     ];
   if (verdict === "UNFINISHED")
-    return [{ level: "warning", text: `integrity UNFINISHED after ${took}: nothing is known of the rest.` }];
+    return [{ level: "warning", text: `integrity UNFINISHED after ${took}: the rest was not checked.` }];
   const next = repairable ? REPAIR : `${repairing ? "--repair changes nothing on a server. " : ""}${ON_A_SERVER}`;
   return [
     { level: "error", text: `integrity FAILED with ${count(findings.length, "finding")} in ${took}. ${next}` },

@@ -16,11 +16,11 @@ import { ago, oneLine, orDash, printable, stamp, thousands } from "../words.ts";
 export const collectionsCommand: Register = (program, run) => {
   program
     .command("collections")
-    .description("collections of numbered messages, the newest first")
+    .description("collections of numbered messages, newest first")
     .option("--kind <kind>", "only of this kind")
     .addOption(new Option("--state <state>", "only in this state").choices(COLLECTION_STATES))
     .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
-    .option("--after <id>", "the last id of the page before")
+    .option("--after <id>", "the last id of the previous page")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ kind?: string; state?: CollectionState; limit: number; after?: string }>();
@@ -33,7 +33,7 @@ export const collectionsCommand: Register = (program, run) => {
   program
     .command("collection")
     .argument("<id>", "the collection's id")
-    .description("one collection: what it has, what is missing and why, and how it came to its state")
+    .description("one collection: its parts, what is missing and why, and its transitions")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;
@@ -77,8 +77,8 @@ export const collectionsCommand: Register = (program, run) => {
       }),
     );
   withBy(program.command("abandon").argument("<id>", "the collection's id"))
-    .option("--cancel", "it is not wanted any more: its state is cancelled instead of abandoned")
-    .description("end a collection that is not complete: what came is kept for the kind's `keep`")
+    .option("--cancel", "end it as cancelled instead of abandoned")
+    .description("end an incomplete collection; its parts are kept for the kind's `keep`")
     .action(
       run(async ({ terminal, attach }, command) => {
         const id = command.args[0]!;
@@ -94,9 +94,9 @@ export const collectionsCommand: Register = (program, run) => {
     .option("--kind <kind>", "only for this kind")
     .option("--collection <id>", "only of this collection")
     .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
-    .option("--after <id>", "the last id of the page before")
-    .option("--retry", "put them again: those that become parts are parked no more")
-    .option("--drop", "forget them, with their bodies")
+    .option("--after <id>", "the last id of the previous page")
+    .option("--retry", "try to put them again; those that become parts are no longer parked")
+    .option("--drop", "delete them with their bodies")
     .action(
       run(async ({ terminal, attach, mayChange }, command) => {
         const [only] = command.args;
@@ -120,7 +120,7 @@ export const collectionsCommand: Register = (program, run) => {
           return terminal.answer({ parked }, () =>
             parked.length === 0 ? "No messages are parked." : parkedTable(terminal, parked),
           );
-        mayChange(retry === true ? "put parked messages again" : "forget parked messages");
+        mayChange(retry === true ? "put parked messages again" : "delete parked messages");
         const by = byOf(command);
         const results: { id: string; became: string }[] = [];
         for (const message of parked) {

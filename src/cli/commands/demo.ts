@@ -24,17 +24,17 @@ export const demoCommand: Register = (program, run) => {
     `${what}, from ${min} to ${max}`;
   program
     .command("demo")
-    .description("kill workers for a while on a temporary file, then audit what is left; nothing of yours is touched")
+    .description("kill workers on a temporary store for a while, then audit every transfer; your store is not touched")
     .option("--seconds <n>", range("about how long it takes", seconds), within(seconds), seconds.default)
     .option("--jobs <n>", range("transfers to make", jobs), within(jobs), jobs.default)
     .option("--workers <n>", range("worker processes", workers), within(workers), workers.default)
-    .option("--seed <n>", "of the jobs and of the kills (default: a new one each time)", within(seed))
+    .option("--seed <n>", "seed of the jobs and the kills (default: random)", within(seed))
     .option("--keep", "keep the store and print where it is")
     .addHelpText(
       "after",
       `
 Here --store is sqlite, a temporary file (the default), or the address of a
-PostgreSQL server, on which the demo makes a schema of its own and drops it.
+PostgreSQL server, on which the demo creates a schema and drops it at the end.
 \`--store postgres\` takes that address from OUTLIVE_DEMO_POSTGRES_URL.
 Progress with --json is on stderr.
 Exit code 0: every promise held; 1: one did not.`,
@@ -64,7 +64,7 @@ function urlOf(store: string): string | null {
     throw new OutliveError(
       ErrorCode.optionInvalid,
       `There is no demo on the store "${shownAddress(store)}". There is: ${STORES.map(({ name }) => name).join(", ")}.`,
-      "Omit --store: the demo makes a temporary file of its own.",
+      "Omit --store: the demo then uses a temporary file.",
       { store: shownAddress(store) },
     );
   const url = process.env[`OUTLIVE_DEMO_${named.name.toUpperCase()}_URL`];
@@ -90,10 +90,10 @@ interface TortureFlags {
 export const tortureCommand: Register = (program, run) => {
   program
     .command("torture")
-    .description("kill and freeze workers on a scratch store next to yours, then audit it; nothing of yours is touched")
+    .description("kill and freeze workers on a scratch store next to yours, then audit it; your store is not touched")
     .option("--kills <n>", "how many workers are killed, from 1 to 100000", wholeNumber(1, 100_000), 30)
     .option("--workers <n>", "worker processes, from 3 to 64", wholeNumber(3, 64), 5)
-    .option("--seed <n>", "of the jobs and of the kills (default: a new one each time)", wholeNumber(0, 2 ** 31))
+    .option("--seed <n>", "seed of the jobs and the kills (default: random)", wholeNumber(0, 2 ** 31))
     .option("--keep", "keep the store and print where it is")
     .addHelpText(
       "after",

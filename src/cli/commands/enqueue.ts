@@ -1,4 +1,4 @@
-// What one sends by hand: `outlive enqueue KIND JSON`, one job, and `outlive signal ID NAME [JSON]`. If the modules of the configuration export the
+// What a person sends: `outlive enqueue KIND JSON`, one job, and `outlive signal ID NAME [JSON]`. If the modules of the configuration export the
 // kind, the job is made as a program makes it: the input through the schema, with its keys. Otherwise by the name alone, which a kind with
 // limits refuses.
 import { Option } from "commander";
@@ -29,9 +29,9 @@ export const enqueueCommand: Register = (program, run) => {
     .argument("<json>", "its input as JSON, or - to read it from stdin")
     .description("add a job, and print its id")
     .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
-    .option("--delay <duration>", 'run it that much later: "30s", "5m"')
-    .option("--run-at <instant>", "run it at this instant of ISO 8601", instant)
-    .option("--expires <duration>", 'cancel it if no attempt has begun that long after it was due: "1h"')
+    .option("--delay <duration>", 'run it this much later: "30s", "5m"')
+    .option("--run-at <instant>", "run it at this ISO 8601 instant", instant)
+    .option("--expires <duration>", 'cancel it if no attempt has begun this long after it was due: "1h"')
     .option("--dedupe-key <key>", "add nothing while an unfinished job of the kind holds this key")
     .addOption(
       new Option(
@@ -99,7 +99,7 @@ export const signalCommand: Register = (program, run) => {
     .argument("<name>", "the name of the signal")
     .argument("[json]", "what is sent, as JSON, or - to read it from stdin (default: null)");
   withBy(signal)
-    .description("send a signal to an unfinished job, also before it waits for it")
+    .description("send a signal to an unfinished job, even before it waits for it")
     .option("--id <id>", "your own id of the signal: sending it again adds nothing")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -110,7 +110,7 @@ export const signalCommand: Register = (program, run) => {
         const { created } = await (await attach()).signal(job, name, payload, options);
         terminal.answer({ job, name, created }, () =>
           created
-            ? `The signal ${name} to job ${job} is kept.`
+            ? `The signal ${name} was stored for job ${job}.`
             : `Nothing was added: a signal with the id ${id} was sent to job ${job} before.`,
         );
       }),

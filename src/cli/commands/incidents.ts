@@ -15,8 +15,8 @@ export const incidentsCommand: Register = (program, run) => {
     .command("incidents")
     .argument("[id]", "show this incident, as `outlive incident` does")
     .description("deaths and what was done about them, newest first")
-    .option("--limit <number>", "most incidents on the page, 1 to 1000", wholeNumber(1, 1_000), 20)
-    .option("--after <id>", "`next` of the page before")
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 20)
+    .option("--after <id>", "`next` of the previous page")
     .action(
       run(async ({ terminal, attach }, command) => {
         const engine = await attach();
@@ -42,7 +42,7 @@ export const incidentsCommand: Register = (program, run) => {
     );
   program
     .command("incident")
-    .argument("<id>", "the incident's id, or how it begins")
+    .argument("<id>", "the incident's id, or a unique prefix of it")
     .description("one death: who, how, what it held, what became of each job")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -96,10 +96,10 @@ type ReportedWorker = RecoveryReport["deadWorkers"][number];
 type ReportedJob = RecoveryReport["recoveredJobs"][number];
 
 const JOBS_SHOWN = 50;
-const HOW = { gone: "its process is gone", lost: "contact was lost", silent: "it did not beat for one lease" } as const;
+const HOW = { gone: "its process is gone", lost: "contact was lost", silent: "no heartbeat for one lease" } as const;
 const RESOLVED = {
   returned: "; the worker returned later",
-  died: "; it had died, as was found out later",
+  died: "; its death was proved later",
   away: "; it did not return",
 } as const;
 
@@ -114,7 +114,7 @@ export function incidentText(report: RecoveryReport, pen: Pen, now: number): str
     ["found", `${stamp(worker.detectedAt)} (${ago(now - worker.detectedAt)})`],
     ["heartbeat", `${humanMs(Math.max(0, worker.detectedAt - worker.lastHeartbeatAt))} before that`],
     ...(worker.loopLagMs >= LAG_SHOWN_MS ? [["loop lag", humanMs(worker.loopLagMs)] as const] : []),
-    ["recovered", recoveredText(worker, printable(report.by))],
+    ["recovered", recoveredText(worker, BY[report.by] ?? printable(report.by))],
     ["held", count(report.recoveredJobs.length, "job")],
   ];
   const indent = Math.max(...facts.map(([name]) => name.length)) + 2;
@@ -142,6 +142,14 @@ function howText({ how, evidence, resolution }: ReportedWorker): string {
   const known = evidence === null ? HOW[how] : oneLine(evidence);
   return `${how === "gone" ? "" : `${HOW[how]}: `}${known}${resolution === null ? "" : RESOLVED[resolution]}`;
 }
+
+/** Who recovered; anything else is the id of a worker. */
+const BY: Readonly<Record<string, string>> = {
+  open: "a program that opened the store",
+  supervisor: "the supervisor",
+  recover: "outlive recover",
+  restored: "outlive recover --restored",
+};
 
 function recoveredText({ recoveredAt, detectedAt, runningAgainAt }: ReportedWorker, by: string): string {
   if (recoveredAt === null) return `begun by ${by}, and not finished`;
@@ -194,16 +202,16 @@ function decisionText({ success, error, decision, crashes }: ReportedJob): Cell 
     case "unsent":
       return "sent now: it had not been sent";
     case "ask":
-      return { text: "was sent: asked about", ink: "yellow" };
+      return { text: "was sent: onUnknown decides", ink: "yellow" };
     case "unknown":
-      return { text: "was sent: fails as unknown", ink: "yellow" };
+      return { text: "was sent: fails, outcome unknown", ink: "yellow" };
     case "cancel":
-      return "cancelled, as was requested";
+      return "cancelled, as requested";
     case "quarantine":
       return { text: `quarantined after ${count(crashes, "crash", "crashes")}`, ink: "red" };
     case "quarantine-row":
       return { text: "runs again without the row that killed its workers", ink: "yellow" };
     default:
-      return { text: "dead: its kind ends with a crash", ink: "red" };
+      return { text: 'dead: onCrash is "fail"', ink: "red" };
   }
 }

@@ -19,9 +19,9 @@ import { type FilterFlags, filterOf, wholeNumber, withFilters } from "../context
 export const jobCommand: Register = (program, run) => {
   program
     .command("job")
-    .argument("<id>", "the job's id, or how it begins")
-    .description("the whole story of one job: attempts, owners, steps, errors, incidents, log")
-    .option("--full", "nothing shortened: input, result, stack and every entry")
+    .argument("<id>", "the job's id, or a unique prefix of it")
+    .description("everything about one job: attempts, workers, steps, errors, incidents, log")
+    .option("--full", "shorten nothing: input, result, stack and every entry")
     .action(
       run(async ({ terminal, attach }, command) => {
         const { full = false } = command.opts<{ full?: boolean }>();
@@ -109,7 +109,7 @@ export function whyLines({ jobId, kind, state, because, text, next }: Explanatio
 // The whole story of one job as text: what it is, what it was given, and everything that happened to it in the order in which it
 // happened. Pure.
 
-/** Characters of an input, a result or a message, and lines of the story, unless the whole is asked for. */
+/** Characters of an input, a result or a message, and lines of the story, unless --full is set. */
 const SHORT = 200;
 const STORY = 40;
 
@@ -160,7 +160,7 @@ function factsOf(job: WholeJob, now: number, full: boolean): (readonly [string, 
     ...(job.heldBy === null ? [] : [["held by", heldText(job.heldBy)] as const]),
     ...(job.children.count === 0 ? [] : [["children", childrenText(job.children)] as const]),
     ...(job.worker === null ? [] : [["worker", job.worker] as const]),
-    ...(job.cancelRequested ? [["cancel", "was asked for"] as const] : []),
+    ...(job.cancelRequested ? [["cancel", "requested"] as const] : []),
     ...(job.error
       ? [
           [
@@ -212,7 +212,7 @@ function instantText(at: number, now: number): string {
   return `${stamp(at)}  (${at > now ? `in ${humanMs(at - now)}` : ago(now - at)})`;
 }
 
-function attemptsText({ attempt, counters, lastOutcome }: JobDetails): string {
+function attemptsText({ attempt, counters, lastOutcome, state }: JobDetails): string {
   const names: readonly (readonly [keyof Counters, string, string])[] = [
     ["errors", "error", "errors"],
     ["timeouts", "timeout", "timeouts"],
@@ -221,7 +221,7 @@ function attemptsText({ attempt, counters, lastOutcome }: JobDetails): string {
     ["interruptions", "interruption", "interruptions"],
   ];
   const ended = names.flatMap(([name, one, many]) => (counters[name] === 0 ? [] : [count(counters[name], one, many)]));
-  const last = lastOutcome === null ? [] : [`the last ${lastOutcome}`];
+  const last = lastOutcome === null ? [] : [`${state === "running" ? "previous" : "last"} outcome: ${lastOutcome}`];
   return [String(attempt), ...ended, ...last].join(", ");
 }
 
@@ -277,7 +277,7 @@ function attemptsOf(job: JobDetails): AttemptLine[] {
   return [...new Map(ended.map((line) => [line.attempt, line])).values()].sort((a, b) => a.attempt - b.attempt);
 }
 
-/** Attempts shown, unless the whole is asked for. */
+/** Attempts shown, unless --full is set. */
 const ATTEMPTS_SHOWN = 20;
 
 function attemptLines(job: JobDetails, pen: Pen, full: boolean): string[] {
@@ -410,10 +410,10 @@ interface JobsFlags extends FilterFlags {
 }
 
 export const jobsCommand: Register = (program, run) => {
-  withFilters(program.command("jobs").description("jobs, newest first, by pages"))
+  withFilters(program.command("jobs").description("list jobs, newest first"))
     .option("--parent <id>", "only jobs that this job enqueued")
-    .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
-    .option("--after <cursor>", "`next` of the page before")
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--after <cursor>", "`next` of the previous page")
     .option("--watch", "refresh every second, until q or Ctrl-C")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -525,7 +525,7 @@ function remark(job: JobInfo, now: number): string {
     case "running": {
       const since = job.startedAt === null ? "" : `for ${humanMs(Math.max(0, now - job.startedAt))} `;
       const overdue = job.deadlineAt !== null && job.deadlineAt < now ? "overdue, " : "";
-      return `${overdue}${since}in ${job.worker ?? "?"}${job.cancelRequested ? ", cancel asked for" : ""}`;
+      return `${overdue}${since}in ${job.worker ?? "?"}${job.cancelRequested ? ", cancel requested" : ""}`;
     }
     case "succeeded":
       return took(job);

@@ -30,16 +30,16 @@ export const limitCommand: Register = (program, run) => {
     .option("--running <number>", "how many jobs of the key may run at once", wholeNumber(1, 1_000_000))
     .option("--rate <number>", "how many jobs of the key may start in each --per", rate)
     .option("--per <duration>", "the period of --rate (default 1s)", duration)
-    .option("--burst <number>", "how many may start at once after a pause (default 1)", wholeNumber(1, 1_000_000))
+    .option("--burst <number>", "how many may start at once after an idle time (default 1)", wholeNumber(1, 1_000_000))
     .option(
       "--weight <number>",
       "how many of its jobs start in each round of a fair kind (default 1)",
       wholeNumber(1, MAX_WEIGHT),
     )
-    .option("--pause <reason>", "nothing of the key starts from now on")
+    .option("--pause <reason>", "start no more jobs of the key")
     .option("--for <duration>", "how long it is paused (default: until --resume)", duration)
-    .option("--resume", "the key starts jobs again")
-    .option("--reset", "the key has the limit as it was declared again")
+    .option("--resume", "start jobs of the key again")
+    .option("--reset", "restore the declared limit of the key")
     .action(
       run(async ({ terminal, attach }, command) => {
         const [limit, key] = command.args as [string, string];
@@ -79,7 +79,7 @@ export const limitCommand: Register = (program, run) => {
         };
         terminal.answer({ limit, key, own: answer }, () =>
           own === null
-            ? `The key ${key} of the limit ${limit} has the limit as it was declared again.`
+            ? `The key ${key} of the limit ${limit} has its declared limit again.`
             : `The key ${key} of the limit ${limit} may now ${ownText(flags, per)}.`,
         );
       }),
@@ -102,7 +102,7 @@ export const limitsCommand: Register = (program, run) => {
 
 /** One line for each key. */
 export function limitLines(keys: readonly KeyState[], pen: Pen, now: number): string {
-  if (keys.length === 0) return "No key has anything of its own.";
+  if (keys.length === 0) return "No key has its own limit, weight or pause.";
   const columns: readonly Column[] = [
     { title: "LIMIT" },
     { title: "KEY", shrinkTo: 16 },
@@ -142,7 +142,7 @@ function pausedText(limit: string, key: string, { pause, for: forMs }: Flags): s
   const end =
     forMs === undefined
       ? `Start it again: outlive limit ${shellWord(limit)} ${shellWord(key)} --resume`
-      : `It goes on in ${humanMs(forMs)}.`;
+      : `It continues in ${humanMs(forMs)}.`;
   return `${name} is paused; running jobs continue. ${end}`;
 }
 
@@ -152,7 +152,7 @@ function ownText({ running, rate: starts, burst, weight }: Flags, per: number): 
     ...(starts === undefined ? [] : [`start ${starts} every ${humanMs(per)}`]),
     ...(weight === undefined ? [] : [`take ${weight} of each round`]),
   ];
-  return `${parts.join(" and ")}${burst === undefined ? "" : `, ${burst} at once after a pause`}`;
+  return `${parts.join(" and ")}${burst === undefined ? "" : `, ${burst} at once after an idle time`}`;
 }
 
 /** What is set replaces all that the key had of its own, so a part of a rate alone would not mean what it seems to. */
@@ -173,7 +173,7 @@ function assertComplete({ running, rate: starts, per, burst, weight, pause, for:
               : starts === undefined && (per !== undefined || burst !== undefined)
                 ? "--per and --burst belong to --rate, which is missing."
                 : reset !== true && !any
-                  ? "Nothing says what the key may do."
+                  ? "No limit was given."
                   : null;
   if (wrong === null) return;
   throw new OutliveError(

@@ -26,9 +26,9 @@ export const migrateCommand: Register = (program, run) => {
     .action(run((context, command) => up(context, command.opts<{ to?: number }>().to)));
   migrate
     .command("down")
-    .description("take the latest migration back; refuses while unfinished jobs exist")
-    .option("--to <number>", "take back everything above this migration; 0 drops all jobs", step)
-    .option("--force", "although there are unfinished jobs")
+    .description("undo the latest migration; refuses while unfinished jobs exist")
+    .option("--to <number>", "undo every migration above this one; 0 drops all jobs", step)
+    .option("--force", "even if there are unfinished jobs")
     .action(run((context, command) => down(context, command.opts<{ to?: number; force?: boolean }>())));
   migrate
     .command("list")
@@ -36,10 +36,10 @@ export const migrateCommand: Register = (program, run) => {
     .action(run(list));
   migrate
     .command("print")
-    .description("the SQL, for psql or for reading; asks no server")
+    .description("print the SQL, for psql or for reading; connects to no server")
     .option("--from <number>", "from this migration", step, 1)
     .option("--to <number>", "up to this migration", step, 1_000)
-    .option("--down", "the way back, the latest first")
+    .option("--down", "the SQL that undoes them, latest first")
     .option("--roles", "the SQL of the roles: owner, worker, enqueue-only, read-only")
     .option("--pg-cron", "the schedule that calls outlive.tick(), for pg_cron")
     .action(run((context, command) => print(context, command.opts<PrintFlags>())));
@@ -59,7 +59,7 @@ async function up({ terminal, config, mayChange }: Context, to: number | undefin
 
 async function down(context: Context, options: { to?: number; force?: boolean }): Promise<void> {
   const { terminal, config, mayChange } = context;
-  mayChange("take migrations back");
+  mayChange("undo migrations");
   const { store, engine } = await config();
   const { title, place, ...migrations } = await migrationsOf(store, engine);
   const before = await migrations.list();
@@ -67,8 +67,8 @@ async function down(context: Context, options: { to?: number; force?: boolean })
   const dropped = before.filter(({ number }) => undone.includes(number)).map(({ drops = "" }) => drops);
   terminal.answer({ ...place, undone, dropped }, () =>
     undone.length === 0
-      ? `${title}: there is nothing to take back.`
-      : [`${title}: ${count(undone.length, "migration")} taken back (${undone.join(", ")}). Dropped:`]
+      ? `${title}: there is nothing to undo.`
+      : [`${title}: ${count(undone.length, "migration")} undone (${undone.join(", ")}). Dropped:`]
           .concat(dropped.toReversed().map((what) => `  ${what}`))
           .join("\n"),
   );
@@ -110,7 +110,7 @@ const COLUMNS: readonly Column[] = [
 /** The one that the store keeps, and what is wrong with it. */
 function checksum({ applied, checksum: released, storedChecksum: stored }: MigrationInfo): Cell {
   if (!applied) return released;
-  if (stored === null) return { text: "not kept yet", ink: "yellow" };
+  if (stored === null) return { text: "not stored yet", ink: "yellow" };
   return stored === released ? stored : { text: `${stored}, not the released ${released}`, ink: "red" };
 }
 
@@ -168,7 +168,7 @@ const IGNORED = "outlive.db*";
 export const initCommand: Register = (program, run) => {
   program
     .command("init")
-    .description("a configuration and a first job that runs, in this folder")
+    .description("write a configuration and a first job to this folder")
     .action(
       run(async ({ terminal }) => {
         const written: string[] = [];
@@ -193,7 +193,7 @@ export const initCommand: Register = (program, run) => {
         terminal.answer({ written, kept, next }, () =>
           [
             ...written.map((name) => `${terminal.style("green", "wrote")}  ${name}`),
-            ...kept.map((name) => `${terminal.style("yellow", "kept")}   ${name} (it was there already)`),
+            ...kept.map((name) => `${terminal.style("yellow", "kept")}   ${name} (it exists already)`),
             "",
             "Next:",
             ...next.map((line) => `  ${line}`),
@@ -227,7 +227,7 @@ function inThisFolder(write: () => void): void {
     throw new OutliveError(
       ErrorCode.storeReadOnly,
       `init can't write to ${process.cwd()}: ${(thrown as Error).message}.`,
-      "Give this user the right to write to the folder, or run it in another one.",
+      "Grant this user write permission for the folder, or run init in another one.",
       { folder: process.cwd() },
       { cause: thrown },
     );

@@ -44,7 +44,7 @@ const CANCEL_FAMILIES: ChangeKind = {
   ...CANCEL,
   children: true,
   apply: (engine, id, by) => engine.cancel(id, { ...by, children: true }),
-  note: "Their children that have not begun are cancelled by the next turns of any workers: outlive jobs --parent ID",
+  note: "Workers will cancel their children that have not begun: outlive jobs --parent ID",
 };
 
 const PROMOTE: ChangeKind = {
@@ -80,7 +80,7 @@ export const retryCommand: Register = (program, run) => {
   command(program, "cancel", ["queued", "running"])
     .description("cancel queued jobs now, and ask running ones to end")
     .option("--all", "all queued and running jobs")
-    .option("--children", "also their children that have not begun; those that have begun go on")
+    .option("--children", "also their children that have not begun; those that have begun continue")
     .action(
       run((context, given) =>
         change(context, given, given.opts<{ children?: boolean }>().children === true ? CANCEL_FAMILIES : CANCEL),
@@ -91,7 +91,7 @@ export const retryCommand: Register = (program, run) => {
     .option("--all", "all delayed jobs")
     .action(run((context, given) => change(context, given, PROMOTE)));
   command(program, "remove", ["queued", "dead", "cancelled", "quarantined", "succeeded"])
-    .description("delete jobs with all that belongs to them; running ones are refused")
+    .description("delete jobs and everything that they stored; not running ones")
     .option("--all", "all finished jobs, or all in the state given by --state")
     .action(run((context, given) => change(context, given, REMOVE)));
 };
@@ -140,7 +140,7 @@ async function change({ terminal, attach }: Context, command: Command, kind: Cha
   if (ids.length > 0 === filtered)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      filtered ? "Ids and a filter were given together." : `Nothing says which jobs to ${kind.name}.`,
+      filtered ? "Ids and a filter were given together." : `No jobs to ${kind.name} were given.`,
       `Give ids, or a filter (--kind, --text, ...), or --all.`,
     );
   const engine = await attach();
@@ -183,8 +183,8 @@ export const quarantineCommand: Register = (program, run) => {
     .command("quarantine")
     .description("jobs that killed their workers, or were damaged: list, release");
   withFilters(quarantine.command("list"), [])
-    .description("the quarantined jobs, with the incident that put each there")
-    .option("--limit <number>", "most jobs on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .description("list the quarantined jobs, each with its incident")
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <cursor>", "`next` of the page before")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -241,11 +241,11 @@ async function withIncident(engine: Engine, job: JobInfo): Promise<QuarantinedJo
 
 export const pauseCommand: Register = (program, run) => {
   withBy(program.command("pause").argument("<kind>", "the kind"))
-    .description("no worker claims jobs of this kind until it is resumed; running jobs go on")
+    .description("claim no jobs of this kind until it is resumed; running jobs continue")
     .option("--until <when>", 'when it ends: "2h", or an instant such as "2026-12-31T23:00:00Z" (default: resume)', end)
     .action(run((context, command) => setPaused(context, command, true)));
   withBy(program.command("resume").argument("<kind>", "the kind"))
-    .description("jobs of this kind are claimed again")
+    .description("claim jobs of this kind again")
     .action(run((context, command) => setPaused(context, command, false)));
 };
 
@@ -270,8 +270,8 @@ async function setPaused({ terminal, attach }: Context, command: Command, paused
   const ends = pause?.until ? `until ${new Date(pause.until).toISOString()}` : "until it is resumed";
   terminal.answer({ kind, paused, pause }, () =>
     paused
-      ? `${kind} is paused ${ends}: no worker claims it; running jobs go on. Sooner: outlive resume ${shellWord(kind)}`
-      : `${kind} is claimed again.`,
+      ? `${kind} is paused ${ends}: no worker claims its jobs; running jobs continue. Resume it: outlive resume ${shellWord(kind)}`
+      : `${kind} is resumed: workers claim its jobs again.`,
   );
 }
 
@@ -280,12 +280,12 @@ async function setPaused({ terminal, attach }: Context, command: Command, paused
 export const auditCommand: Register = (program, run) => {
   program
     .command("audit")
-    .description("what people changed: who, what, why and how many, the newest first")
+    .description("changes by people, newest first: who, what, why, how many")
     .option("--actor <name>", "only changes of this actor")
     .addOption(new Option("--action <action>", "only changes of this sort").choices([...AUDIT_ACTIONS]))
     .option("--job <id>", "only changes of this job alone")
     .option("--target <text>", 'only changes of this, as OF shows it: "schedule nightly", "batch ID", "kind mail"')
-    .option("--limit <number>", "most entries on the page, 1 to 1000", wholeNumber(1, 1_000), 50)
+    .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <id>", "`next` of the page before")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -294,7 +294,7 @@ export const auditCommand: Register = (program, run) => {
         const next = entries.length === limit ? entries.at(-1)!.id : null;
         terminal.answer({ entries, next }, () =>
           entries.length === 0
-            ? "Nothing was changed by hand."
+            ? "The audit has no such changes."
             : [
                 ...grid(
                   terminal,
@@ -467,7 +467,7 @@ function tell(
           : [],
       ),
       ...(requested
-        ? ["Running ones were aborted through their signal; they end within the grace of their kind."]
+        ? ["The signals of running jobs were aborted; these jobs end within the grace of their kind."]
         : []),
       ...(change.note !== undefined && changed > 0 ? [change.note] : []),
     ].join("\n"),

@@ -27,10 +27,10 @@ const POLL_MS = 500;
 export const recoverCommand: Register = (program, run) => {
   program
     .command("recover")
-    .description("take the work of dead workers back, now")
-    .option("--dry-run", "only say whose work would be taken back; change nothing")
-    .option("--restored", "after a backup was restored: all that its rows call running is queued again at once")
-    .option("--wait", "watch silent workers for their lease, so that they can be judged, too")
+    .description("requeue the jobs of dead workers now")
+    .option("--dry-run", "only print whose jobs would be requeued; change nothing")
+    .option("--restored", "after restoring a backup: requeue at once every job that it lists as running")
+    .option("--wait", "watch silent workers for one lease, and recover those that stay silent")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ dryRun?: boolean; wait?: boolean; restored?: boolean }>();
@@ -151,7 +151,7 @@ export const recoveryCommand: Register = (program, run) => {
         terminal.answer({ wouldRecover, latest }, () => {
           const failed = latest?.recoveredJobs.filter(({ success }) => !success).length ?? 0;
           const last = latest
-            ? `The latest recovery (${stamp(latest.startedAt)}) dealt with ${count(latest.deadWorkers.length, "dead worker")} and ${count(latest.recoveredJobs.length, "job")}${failed === 0 ? "" : `, ${failed} of them without success`}${latest.completedAt === null ? ", and is not finished" : ""}. Its report: outlive recovery report`
+            ? `The latest recovery (${stamp(latest.startedAt)}) recovered ${count(latest.deadWorkers.length, "dead worker")} and ${count(latest.recoveredJobs.length, "job")}${failed === 0 ? "" : `, ${failed} of them failed`}${latest.completedAt === null ? ", and is not finished" : ""}. Its report: outlive recovery report`
             : "There was no recovery yet: no worker has died.";
           return [unrecoveredText(wouldRecover), "", last].join("\n");
         });

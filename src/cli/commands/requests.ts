@@ -1,4 +1,4 @@
-// `outlive requests`: requests by kind and key, open circuits and disabled endpoints. `outlive requests unknown`: those that were sent and whose outcome nobody knows.
+// `outlive requests`: requests by kind and key, open circuits and disabled endpoints. `outlive requests unknown`: those that were sent and have no known outcome.
 import type { Engine } from "../../engine/engine.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { JobInfo } from "../../job/job.ts";
@@ -14,7 +14,7 @@ const MAX_READ = 1_000;
 export const requestsCommand: Register = (program, run) => {
   program
     .command("requests")
-    .argument("[which]", "unknown: those that were sent and whose outcome is not known")
+    .argument("[which]", "unknown: requests that were sent and have no known outcome")
     .description("HTTP requests: in flight by kind and key, waiting, circuits and disabled endpoints")
     .action(
       run(async ({ terminal, attach }, command) => {
@@ -86,7 +86,7 @@ async function overview(engine: Engine): Promise<readonly Overview[]> {
 }
 
 function overviewLines(kinds: readonly Overview[], pen: Pen): string {
-  if (kinds.length === 0) return "No kind of request is in the store.";
+  if (kinds.length === 0) return "The store has no kinds of requests.";
   const columns: readonly Column[] = [
     { title: "KIND", shrinkTo: 16 },
     { title: "IN FLIGHT", align: "right" },
@@ -160,7 +160,5 @@ function unknownLines(requests: readonly UnknownOne[], pen: Pen): string {
     { title: "SINCE" },
   ];
   const rows = requests.map(({ jobId, kind, is, at }) => [jobId, kind, is, ago(Date.now() - at)]);
-  return [...grid(pen, columns, rows), "Send one again: outlive retry ID. It may then have been done twice."].join(
-    "\n",
-  );
+  return [...grid(pen, columns, rows), "Send one again: outlive retry ID. The receiver may then act twice."].join("\n");
 }

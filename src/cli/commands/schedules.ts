@@ -37,7 +37,7 @@ export const schedulesCommand: Register = (program, run) => {
     .argument("[action]", `list (default), prune, or with a name: ${NAMED.join(", ")}`)
     .argument("[name]", "the name of the schedule");
   withBy(schedules)
-    .description("what is planned: list, preview, pause, resume, run, backfill or remove schedules")
+    .description("list, preview, pause, resume, run, backfill or remove schedules")
     .option("--count <number>", "preview: how many occurrences (default 5)", wholeNumber(1, 1_000))
     .option("--until <duration>", "pause: for how long (default: until it is resumed)", duration)
     .option("--from <instant>", "backfill: from this instant on, in ISO 8601")
@@ -101,7 +101,7 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Output>>> = {
 
   async resume({ schedules, name, by }) {
     await schedules.resume(name, by);
-    return { document: { schedule: await known(schedules, name) }, text: `The schedule ${name} goes on.` };
+    return { document: { schedule: await known(schedules, name) }, text: `The schedule ${name} is resumed.` };
   },
 
   async run({ schedules, name, by }) {
@@ -112,7 +112,7 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<Output>>> = {
   async backfill({ schedules, name, flags, by }) {
     const [from, to] = [instant(flags.from, "from"), instant(flags.to, "to")];
     const { count, created } = await schedules.backfill(name, from, to, by);
-    const text = `${thousands(created)} of ${thousands(count)} occurrences were enqueued; the others had been before.`;
+    const text = `${thousands(created)} of ${thousands(count)} occurrences were enqueued; the others had a job already.`;
     return { document: { schedule: name, count, created }, text };
   },
 
@@ -185,7 +185,7 @@ function policyLines({ missed, withinMs, overlap, jitterMs, skipped }: ScheduleI
   return [
     "",
     `missed: ${missed}, within ${humanMs(withinMs)}; overlap: ${overlap}; jitter: ${humanMs(jitterMs)}`,
-    `skipped: ${skipped.missed} missed, ${skipped["too-old"]} too old, ${skipped.overlap} because the job before had not ended`,
+    `skipped: ${skipped.missed} missed, ${skipped["too-old"]} too old, ${skipped.overlap} because the previous job had not ended`,
   ];
 }
 
@@ -195,7 +195,7 @@ function instant(text: string | undefined, option: string): Date {
   throw new OutliveError(
     ErrorCode.optionInvalid,
     `--${option} is ${text === undefined ? "missing" : JSON.stringify(text)}.`,
-    "Write an instant in ISO 8601: 2026-03-28T00:00:00Z.",
+    "Use an ISO 8601 instant: 2026-03-28T00:00:00Z.",
     { option },
   );
 }

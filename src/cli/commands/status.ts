@@ -70,9 +70,9 @@ const HELD_IDS = 100;
 export const workersCommand: Register = (program, run) => {
   program
     .command("workers")
-    .description("who works: process, state, what each holds")
-    .option("--heartbeat", "their signs of life: heartbeats, leases, loop lag, held jobs, last words")
-    .option("--all", "also those that have ended and are still kept")
+    .description("list the workers: process, state, and what each holds")
+    .option("--heartbeat", "heartbeats, leases, loop lag, held jobs and last words instead")
+    .option("--all", "also workers that have ended")
     .action(
       run(async ({ terminal, attach }, command) => {
         const flags = command.opts<{ heartbeat?: boolean; all?: boolean }>();
@@ -138,13 +138,16 @@ export function statusLines(status: Status, pen: Pen, rows = Number.POSITIVE_INF
 
 function headline(status: Status, pen: Pen): string {
   const needs = status.advice.filter(({ needsPerson }) => needsPerson).length;
-  const said =
+  const running = status.workers.some(works);
+  const text =
     needs > 0
       ? pen.style(["bold", "red"], `${count(needs, "thing needs", "things need")} you`)
       : status.advice.length > 0
-        ? pen.style(["bold", "yellow"], "Running; see what to do next")
-        : pen.style(["bold", "green"], "All is well");
-  return `${said}  ${pen.style("dim", stamp(status.at))}`;
+        ? pen.style(["bold", "yellow"], `${running ? "Running" : "No worker is alive"}; see what to do next`)
+        : running
+          ? pen.style(["bold", "green"], "All is well")
+          : "No worker is alive; no job is ready";
+  return `${text}  ${pen.style("dim", stamp(status.at))}`;
 }
 
 function storeLine({ store }: Status, pen: Pen): string {
@@ -179,7 +182,9 @@ function kindLines({ kinds: all, workers }: Status, pen: Pen, room: number): str
   const kinds = all.filter((kind) => !isFormer(kind, workers.some(works)));
   const former = all.length - kinds.length;
   if (kinds.length === 0)
-    return [pen.style("dim", "No kind is in the store yet: a worker declares its own. outlive work")];
+    return [
+      pen.style("dim", "The store has no kinds yet: a worker declares its kinds when it starts. Next: outlive work"),
+    ];
   const rated = kinds.some(({ perSecond }) => perSecond !== null);
   const held = kinds.some((kind) => kind.held > 0);
   const failing = kinds.some((kind) => kind.failing !== null);

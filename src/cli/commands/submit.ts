@@ -35,11 +35,11 @@ export const submitCommand: Register = (program, run) => {
     .argument("<file>", "its rows, or - to read them from stdin")
     .description("submit the rows of a file as a batch, and print its id")
     .addOption(new Option("--format <format>", "what the file is").choices(["csv", "ndjson"]).default("csv"))
-    .option("--key <key>", "your own key: a submission that was killed goes on with the same file and key")
+    .option("--key <key>", "your own key: a killed submission continues with the same file and key")
     .option("--context <json>", "the same for all rows, as JSON (default: null)")
     .option("--priority <number>", "higher runs first (default 0)", wholeNumber(-MAX_PRIORITY, MAX_PRIORITY))
-    .option("--hold", "no row runs before all are in")
-    .option("--wait", "follow it until it has ended; exit code 1 if it failed or was aborted");
+    .option("--hold", "start no row before the whole file is stored")
+    .option("--wait", "wait until it has ended; exit code 1 if it failed or was aborted");
   withBy(command).action(
     run(async ({ terminal, attach, config, mayChange }, command) => {
       const [kind, file] = command.args as [string, string];
@@ -67,7 +67,7 @@ export const submitCommand: Register = (program, run) => {
       const { batch: ended, done } = await followed(terminal, await attach(), submitted.id);
       if (terminal.json) terminal.answer({ ...submitted, batch: ended, done }, () => "");
       if (done !== "succeeded" && !terminal.json)
-        terminal.remark(`What follows its end is ${done}: outlive job ${doneDraft({ ...ended, priority: 0 }).id}`);
+        terminal.remark(`Its done job is ${done}: outlive job ${doneDraft({ ...ended, priority: 0 }).id}`);
       return ended.state === "completed" && done === "succeeded" ? ExitCode.ok : ExitCode.failure;
     }),
   );
@@ -153,7 +153,7 @@ function shownProgress(
 }
 
 function summary({ rows, alreadyThere, created }: Submitted, tookMs: number): string {
-  const there = created ? "" : `; a batch with this key was there, with ${count(alreadyThere, "row")}`;
+  const there = created ? "" : `; a batch with this key existed, with ${count(alreadyThere, "row")}`;
   return `${count(rows, "row")} in ${humanMs(tookMs)}${there}.`;
 }
 

@@ -53,7 +53,7 @@ export const workCommand: Register = (program, run) => {
       setting("work.concurrency"),
     )
     .option("--only <kinds>", "only these kinds: mail,render", list)
-    .option("--watch", "start again when a module changes; costs no job a crash")
+    .option("--watch", "restart the workers when a module changes; counts no crash")
     .addOption(
       new Option("--import <module>", "loaded first in each process, as by node --import; may be repeated")
         .argParser(collect)
@@ -62,7 +62,7 @@ export const workCommand: Register = (program, run) => {
     .addOption(
       new Option(
         "--middleware <module>",
-        "a module whose default export is around every attempt; may be repeated, the first is the outermost",
+        "a module whose default export wraps every attempt; may be repeated, the first is the outermost",
       )
         .argParser(collect)
         .default([], "none"),
@@ -74,7 +74,7 @@ export const workCommand: Register = (program, run) => {
     )
     .option(
       "--grace <duration>",
-      `how long running jobs may finish at the end (default: ${defaultOf("work.grace")})`,
+      `how long a stopping worker waits for its jobs (default: ${defaultOf("work.grace")})`,
       setting("work.grace"),
     )
     .option("--log <form>", `pretty or json (default: ${defaultOf("work.log")}, json with --json)`, setting("work.log"))
@@ -181,7 +181,7 @@ function greet(
   const store = shownAddress(config.store);
   const { source } = config.values.find(({ key }) => key === "store")!;
   const from = source === "default" ? "the default" : `from ${source}`;
-  const what = `starts ${count(processes, "worker")} of ${order.globs.patterns.join(" ")}`;
+  const what = `starts ${count(processes, "worker")} for ${order.globs.patterns.join(" ")}`;
   log.info(`outlive ${VERSION}: supervisor (pid ${process.pid}) ${what} on ${store} (${from})`, {
     version: VERSION,
     store,

@@ -203,7 +203,7 @@ export interface Ending {
 
 export function evidenceOf({ code, signal, lastWords, oomKills, killedBecause }: Ending): string {
   const end = signal === null ? `exited with code ${code}` : `killed by ${signal}`;
-  if (killedBecause !== null) return `${end} of its supervisor: ${killedBecause}`;
+  if (killedBecause !== null) return `${end} from its supervisor: ${killedBecause}`;
   if (/Reached heap limit|JavaScript heap out of memory|Allocation failed - /.test(lastWords))
     return `${end}, out of memory: V8 reached its heap limit`;
   if (signal === "SIGKILL" && oomKills !== null && oomKills.after > oomKills.before)
@@ -290,7 +290,7 @@ export type FromChild =
       readonly sent: readonly string[];
     }
   /**
-   * It could not start, or can't go on; it exits now. `isFinal`: no other process of this supervisor would do better.
+   * It could not start, or can't continue; it exits now. `isFinal`: no other process of this supervisor would do better.
    */
   | { readonly outlive: "failed"; readonly message: string; readonly exitCode: number; readonly isFinal: boolean }
   | { readonly outlive: "loaded"; readonly files: readonly string[] }

@@ -31,7 +31,7 @@ export async function serve({ host, port }: ListenAddress, endpoints: Endpoints)
         new OutliveError(
           ErrorCode.optionInvalid,
           `Nothing can listen on ${host}:${port}: ${thrown.message}.`,
-          "Choose another --http, or leave it out.",
+          "Choose another --http, or omit it.",
           { host, port },
           { cause: thrown },
         ),

@@ -104,7 +104,7 @@ export async function loadMiddleware({ base, patterns }: JobGlobs): Promise<read
     const file = resolve(base, path);
     const refused = (what: string, hint: string): OutliveError =>
       new OutliveError(ErrorCode.optionInvalid, `The module ${path} of the middleware ${what}.`, hint, { file });
-    if (!isFile(file)) throw refused("is not there", `Name a file, relative to ${base}.`);
+    if (!isFile(file)) throw refused("does not exist", `Name a file, relative to ${base}.`);
     const { default: found } = (await load(file)) as { readonly default?: unknown };
     const some: unknown = Array.isArray(found) ? found : [found];
     if (!accepts(some))

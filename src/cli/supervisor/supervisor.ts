@@ -30,6 +30,8 @@ interface SupervisorOptions {
  * How long a child may take to leave after the grace before it is killed: its last settlements may wait for the store.
  */
 const LEAVE_MS = 10_000;
+/** Who recovered, in events and reports. */
+const BY = "supervisor";
 /** How many processes send requests, at most. */
 const MOST_SENDING = 2;
 /** After a second signal, how long the recovery of killed workers may take. */
@@ -96,7 +98,7 @@ export class Supervisor {
 
   /**
    * Requests run in separate processes: a handler that keeps the event loop busy would delay thousands of them, and one that kills its process would make
-   * their outcomes unknown. Two, so that one goes on with them when the other dies.
+   * their outcomes unknown. Two, so that one continues when the other dies.
    */
   #sendsApart(): void {
     const { processes } = this.#options;
@@ -115,7 +117,7 @@ export class Supervisor {
       this.#children.delete(child);
       this.#options.metrics?.addEnded(child);
       if (child.drained) {
-        this.#log.info(`worker ${place} (pid ${child.pid}) has drained and left`, { place, pid: child.pid });
+        this.#log.info(`worker ${place} (pid ${child.pid}) has drained and stopped`, { place, pid: child.pid });
         continue;
       }
       await this.#died(child, exit);
@@ -163,17 +165,17 @@ export class Supervisor {
       const what = `${how} (${describeProcess(worker)})`;
       if (await this.#engine.operator.noteDeath(worker.worker, what, { agoMs: performance.now() - endedMono })) break;
     }
-    await this.#engine.operator.recover();
+    await this.#engine.operator.recover({ by: BY, periodic: true });
   }
 
   async #wait(delayMs: number, place: number): Promise<void> {
-    this.#log.info(`worker ${place} is started again in ${seconds(delayMs)}`, { place, delayMs });
+    this.#log.info(`worker ${place} restarts in ${seconds(delayMs)}`, { place, delayMs });
     const signal = AbortSignal.any([this.#stopping.signal, this.#changed.signal]);
     await pause(delayMs, undefined, { signal }).catch(() => {});
   }
 
   async #untilChanged(change: AbortSignal): Promise<void> {
-    this.#log.info("waiting for a change of the modules");
+    this.#log.info("waiting until a module changes");
     const signal = AbortSignal.any([this.#stopping.signal, change]);
     if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
   }
@@ -191,14 +193,14 @@ export class Supervisor {
       case "first": {
         const grace = seconds(this.#options.order.graceMs);
         this.#log.info(
-          `${signal}: ${counted(this.#children.size, "worker drains", "workers drain")}, for at most ${grace}; a second signal ends them at once`,
+          `${signal}: ${counted(this.#children.size, "worker drains", "workers drain")}, for at most ${grace}; a second signal ends ${this.#children.size === 1 ? "it" : "them"} at once`,
         );
         return this.#drain();
       }
       case "same":
         return;
       case "again":
-        this.#log.warn(`${signal} again: ends at once`);
+        this.#log.warn(`${signal} again: the workers are ended at once`);
         this.#exitCode = 128 + constants.signals[signal];
         for (const child of this.#children) child.kill("it was asked to end at once");
     }
@@ -213,7 +215,7 @@ export class Supervisor {
   /** Every child drains, which costs its jobs nothing, and its place is filled with the new modules. */
   #restart(files: readonly string[]): void {
     if (this.#stopping.signal.aborted) return;
-    this.#log.info(`${files.length === 1 ? files[0] : `${files.length} modules`} changed: the workers start again`);
+    this.#log.info(`${files.length === 1 ? files[0] : `${files.length} modules`} changed: the workers restart`);
     this.#changed.abort();
     this.#changed = new AbortController();
     for (const child of this.#children) leave(child, this.#options.watchGraceMs);
@@ -239,12 +241,13 @@ export class Supervisor {
       if (child.pid === blocks?.pid) child.kill(`it blocked the store for ${seconds(blocks.forMs)}`);
       if (!child.ready || child.workers.some(({ worker }) => rows.get(worker)?.state === "live"))
         child.livedMono = mono;
-      else if (mono - child.livedMono > leaseMs) child.kill(`it showed no life for ${seconds(mono - child.livedMono)}`);
+      else if (mono - child.livedMono > leaseMs)
+        child.kill(`it showed no sign of life for ${seconds(mono - child.livedMono)}`);
     }
   }
 
   async #recover(): Promise<void> {
-    await this.#engine.operator.recover({ periodic: true });
+    await this.#engine.operator.recover({ by: BY, periodic: true });
   }
 
   /** A replaced store is not this supervisor's: it would watch workers that it can't see. */
@@ -265,10 +268,10 @@ export class Supervisor {
   }
 }
 
-/** Asks the child to drain, and kills it if it does not leave. */
+/** Asks the child to drain, and kills it if it does not stop. */
 function leave(child: Child, graceMs: number): void {
   child.stop(graceMs);
-  const timer = setTimeout(() => child.kill("it did not leave within the grace"), graceMs + LEAVE_MS);
+  const timer = setTimeout(() => child.kill("it did not stop within the grace"), graceMs + LEAVE_MS);
   void child.exited.then(() => clearTimeout(timer));
 }
 

@@ -11,6 +11,7 @@ import { ErrorCode, Interruption, OutliveError, whyStoreReplaced } from "../../j
 import type { EngineEvent } from "../../job/events.ts";
 import { nearest } from "../../job/text.ts";
 import { jsonWriter, prettyWriter } from "../../log.ts";
+import { logEvent } from "../../telemetry/log.ts";
 import type { MetricsSnapshot } from "../../metrics.ts";
 import { exitCodeOf } from "../terminal.ts";
 import type { FromChild, ToChild, WorkOrder } from "./child.ts";
@@ -48,7 +49,7 @@ class WorkerProcess {
 
   async #work(order: WorkOrder): Promise<void> {
     process.title = `outlive worker ${order.place}`;
-    if (order.watch) tellLoadedFiles();
+    if (order.watch) reportLoadedFiles();
     const jobs = await loadJobs(order.globs);
     assertKnown(order.only ?? [], jobs);
     const schedules = await loadSchedules(order.globs);
@@ -59,6 +60,8 @@ class WorkerProcess {
     const early: EngineEvent[] = [];
     let opening = true;
     const onEvent = (event: EngineEvent): void => {
+      // The supervisor has logged that there was nothing to recover.
+      logEvent(logger, event, false);
       if (opening && order.metrics) early.push(event);
       if (event.name === "worker.started") say({ outlive: "registered" });
       if (event.name !== "worker.registering") return;
@@ -71,7 +74,7 @@ class WorkerProcess {
       ...made,
       jobs: [...jobs, ...schedules],
       middleware,
-      logger,
+      logger: false,
       onEvent,
     });
     if (order.metrics) this.#snapshot = await measure(this.#engine, early);
@@ -136,7 +139,7 @@ async function measure(engine: Engine, early: readonly EngineEvent[]): Promise<(
 }
 
 /** Reports every file of the program itself, so that a change to any of them triggers a restart. */
-function tellLoadedFiles(): void {
+function reportLoadedFiles(): void {
   let files: string[] = [];
   registerHooks({
     load(url, context, nextLoad) {

@@ -17,11 +17,11 @@ export interface PostgresPool {
 
 /** The options of the store. */
 export interface PostgresOptions {
-  /** The schema that holds Outlive's tables. Default "outlive"; at most 40 lowercase letters, digits and underscores, the first not a digit. */
+  /** The schema with Outlive's tables. Default "outlive"; at most 40 lowercase letters, digits and underscores, the first not a digit. */
   readonly schema?: string;
-  /** Your own pool of `pg`: queries run on it, and it is not closed with the engine. Maintenance makes its own connections with the pool's options. Default: a pool of its own. */
+  /** Your own `pg` pool. The engine queries through it and does not close it. Maintenance opens its own connections with the pool's options. Default: a pool of its own. */
   readonly pool?: PostgresPool;
-  /** The maximum number of connections in this process's own pool; its maintenance thread has up to four more. Commits leave one of them free, so use at least 2. Default 4; from 1 to 50; not together with `postgres.pool`. */
+  /** The maximum number of connections in this process's own pool; its maintenance thread opens up to four more. Commits leave one connection free, so use at least 2. Default 4; from 1 to 50; not together with `postgres.pool`. */
   readonly connections?: number;
 }
 

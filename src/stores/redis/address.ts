@@ -7,11 +7,11 @@ import type { HostPort } from "./find-primary.ts";
 
 /** The options of the Redis store. */
 export interface RedisOptions {
-  /** "server": what was acknowledged survives what the server's settings let survive. "fsync": a power loss of the server, too; refused at `open` unless its `appendfsync` is `always`. Default "server". */
+  /** "server": acknowledged writes are as durable as the server's own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`. Default "server". */
   readonly durability?: "server" | "fsync";
-  /** In how many replicas a write must be before it is acknowledged; refused at `open` if fewer are connected. Default 0; from 0 to 10. */
+  /** How many replicas must have a write before it is acknowledged. `open` rejects if fewer are connected. Default 0; from 0 to 10. */
   readonly replicas?: number;
-  /** Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`: connections are made with its options, as far as they are data; it is not used itself, and not closed. Default: a client of `@redis/client`, with the store's address. */
+  /** Your own client of `@redis/client`, `redis`, `ioredis` or `iovalkey`. The engine opens its own connections with the client's options, as far as these are plain data; it neither uses nor closes the client itself. Default: a client of `@redis/client`, with the store's address. */
   readonly client?: RedisClientLike;
 }
 

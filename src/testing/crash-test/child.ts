@@ -1,5 +1,5 @@
 // The process that is killed: runs one job of the user's module on a scratch store, and kills itself with SIGKILL at the point in its order.
-// With no such point it runs to the end and tells every point it passed.
+// With no such point it runs to the end and reports every point that it passed.
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { openBlobs } from "../../blobs.ts";

@@ -22,7 +22,7 @@ export interface CrashTestOptions<In> {
   readonly context?: Json;
   /** What the job gets when it waits for a signal, by the signal's name. Default: no signal comes, and such a wait ends by its timeout. */
   readonly signals?: Readonly<Record<string, Json>>;
-  /** What was done outside the store, one text each, if neither `effect` nor an HTTP request tells: read after each run. Default: nothing. */
+  /** What was done outside the store, one text each, if neither `effect` nor an HTTP request shows it: read after each run. Default: nothing. */
   readonly effects?: () => readonly string[] | Promise<readonly string[]>;
   /** Called before each run, to set the outside world back. Default: nothing. */
   readonly reset?: () => void | Promise<void>;
@@ -188,7 +188,7 @@ interface ChildOutput {
   readonly tooLate: boolean;
 }
 
-/** All that the child said, when it has ended as it should, or its time was up. */
+/** Everything that the child printed, when it has ended as it should, or its time was up. */
 function heard(child: ChildProcess, mayBeKilled: boolean, limitMs: number): Promise<ChildOutput> {
   return new Promise((resolve, reject) => {
     const said: Message[] = [];
