@@ -21,7 +21,7 @@ import { Data } from "./stores/records.ts";
 import { BATCHES, drawPlans, type Plan, SimBlobs } from "./workloads/batches.ts";
 import { workloadsNamed } from "./workloads/index.ts";
 import { signalsFor } from "./workloads/waiting.ts";
-import { type Contracts, contractsFor, type Workload } from "./workloads/workload.ts";
+import { type Contracts, contractsFor, type HandlerTold, type Workload } from "./workloads/workload.ts";
 import { Conditions } from "./world/conditions.ts";
 import { type EngineWorld, openEngine } from "./world/engine-process.ts";
 import { Faults } from "./world/faults.ts";
@@ -280,7 +280,8 @@ class AtomicWorld {
   }
 
   #contracts(process: SimProcess): Contracts {
-    return contractsFor(this.#workloads, process, NOT_HEARD, NOT_HEARD, {
+    const handlerTold: HandlerTold = (run, word) => void (word === "began" && this.#keys.began(run));
+    return contractsFor(this.#workloads, process, NOT_HEARD, handlerTold, {
       began: (run, line) => this.#read((data) => this.#batches.began(data, run, line)),
       ended: (run, line, how) => this.#batches.ended(run, line, how),
     });

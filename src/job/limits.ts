@@ -201,6 +201,15 @@ export function startOf(facts: KeyFacts, now: number): { readonly arrivalAt: num
   return { arrivalAt, due: opensAt !== null && opensAt > now ? opensAt : null };
 }
 
+/**
+ * A job of a key with a rate was claimed and released, and never began: how much of its start is returned to `arrivalAt`. Time has returned the rest, for a start
+ * costs nothing after `intervalMs`. So the next start of the key is not earlier than if this one had never been (the whole of it would mint a start), and
+ * not later either. `alike`: how many starts of the key are of the same instant, this one included, and not returned yet; fewer return less.
+ */
+export function returnedMs(intervalMs: number, startedAt: number, alike: number, now: number): number {
+  return Math.max(0, Math.min(intervalMs, startedAt + alike * intervalMs - now));
+}
+
 /** How many jobs a key could take, by number alone; at least 1, so that one is looked at when it waits for time. */
 export function roomAt({ limit, taken }: KeyFacts): number {
   const bound = Math.min(limit.running ?? Number.POSITIVE_INFINITY, limit.strict ? 1 : Number.POSITIVE_INFINITY);

@@ -75,6 +75,8 @@ export interface Change {
   readonly waitsForResolution?: boolean;
   /** For `to: queued`: what it waits for. The store keeps it with the job, and checks the condition once this is committed. Omitted: nothing. */
   readonly wait?: Wait;
+  /** Its handler never began. If its claim was a start of a rate, that is returned, as far as time has not done so already (`returnedMs` in limits.ts). Omitted: it may have begun. */
+  readonly unstarted?: true;
   /** For `to: queued`: with how many suspects it may run (isolation.ts); 0: with any number. Omitted: as before. */
   readonly together?: number;
   /** What is written instead if a cancel of the job was requested meanwhile. Omitted: the cancel comes too late. */
@@ -346,8 +348,16 @@ function stayed(
 
 /** Released without a verdict: a shutdown, a lost lease, a claim whose answer was lost, a full store. Costs the job nothing. */
 export function release(job: JobView, reason: string, delayMs = 0): Change {
-  const counted = { add: { interruptions: 1 }, outcome: "released" } as const;
-  return queuedAgain(change(job, "release", { ...counted, to: "queued", reason, delayMs }));
+  return queuedAgain(released(job, reason, delayMs));
+}
+
+/** As `release`, of a job that was claimed and whose handler never began: claimed ahead, or by a turn whose answer was lost. */
+export function releaseUnstarted(job: JobView, reason: string): Change {
+  return queuedAgain({ ...released(job, reason, 0), unstarted: true });
+}
+
+function released(job: JobView, reason: string, delayMs: number): Change {
+  return change(job, "release", { add: { interruptions: 1 }, outcome: "released", to: "queued", reason, delayMs });
 }
 
 /** The attempt ends, and the job holds no slot until the wait ends. No counter rises. */

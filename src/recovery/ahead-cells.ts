@@ -4,7 +4,7 @@ import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Lease } from "../job/lease.ts";
 import type { Clock } from "../job/time.ts";
-import { release } from "../job/transitions.ts";
+import { releaseUnstarted } from "../job/transitions.ts";
 import { NO_ROOM, type Settlement, type Store } from "../stores/port.ts";
 
 /** How many jobs can wait. */
@@ -96,7 +96,7 @@ export async function releaseWaiting(
   for (const { lease, counters } of leases) {
     const cell = found.get(rowKey(lease));
     if (cell && cells.release(cell))
-      settlements.push({ lease, change: release({ id: lease.jobId, state: "running", counters }, reason) });
+      settlements.push({ lease, change: releaseUnstarted({ id: lease.jobId, state: "running", counters }, reason) });
   }
   if (settlements.length === 0) return;
   try {

@@ -64,6 +64,8 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   slot = -1;
   /** Where it waits for a slot (ahead.ts); -1: it does not. */
   cell = -1;
+  /** Its handler has begun, or is about to. */
+  #hasBegun = false;
   /** The attempt has been settled or given up: nothing may be written any more. */
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
@@ -165,6 +167,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   }
 
   #begin(): void {
+    this.#hasBegun = true;
     // Only an input that can't be right is the end of the job. A schema that fails in another way may work next time.
     const refuse = (thrown: unknown): void => {
       const hopeless =
@@ -329,7 +332,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   release(reason: string): boolean {
     if (this.#settling && !this.#commitControl) return false;
     this.#endBy(new Interruption("shutdown", reason), () =>
-      transitions.release(transitions.runningView(this.job), reason),
+      (this.#hasBegun ? transitions.release : transitions.releaseUnstarted)(transitions.runningView(this.job), reason),
     );
     return true;
   }

@@ -252,7 +252,7 @@ export class Loop implements ExecutorOwner {
     const reason = "its worker never got the answer to the claim";
     this.#context.events.emit("job.released", { jobId: lease.jobId, reason });
     const view = { id: lease.jobId, state: "running", counters } as const;
-    this.#strays.push({ lease, change: transitions.release(view, reason) });
+    this.#strays.push({ lease, change: transitions.releaseUnstarted(view, reason) });
     this.wake();
   }
 

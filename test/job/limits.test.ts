@@ -11,6 +11,7 @@ import {
   type KeyFacts,
   NEW_RING,
   type RingMember,
+  returnedMs,
   startOf,
   takeTurns,
   throttleKey,
@@ -312,6 +313,29 @@ test("jobs of keys behind those that were read come last and move no ring", () =
     turns.map(({ visits = [] }) => visits.length),
     [1, 0, 0],
   );
+});
+
+test("a start that is returned gains none, whatever started meanwhile, and costs none if nothing did", () => {
+  let seed = 7;
+  const below = (most: number): number => (seed = (seed * 16_807) % 2_147_483_647) % most;
+  const after = (intervalMs: number, starts: readonly number[]): number =>
+    starts.reduce((arrivalAt, at) => Math.max(at, arrivalAt) + intervalMs, 0);
+  for (let round = 0; round < 5_000; round++) {
+    const intervalMs = 1 + below(1_000);
+    const starts = Array.from({ length: 1 + below(8) }, () => 1 + below(3_000)).toSorted((a, b) => a - b);
+    const returned = below(starts.length);
+    const startedAt = starts[returned]!;
+    const now = starts.at(-1)! + below(2_000);
+    const alike = 1 + below(starts.filter((at) => at === startedAt).length);
+    const arrivalAt = after(intervalMs, starts) - returnedMs(intervalMs, startedAt, alike, now);
+    const without = after(intervalMs, starts.toSpliced(returned, 1));
+    const told = JSON.stringify({ intervalMs, starts, startedAt, now });
+    assert.ok(Math.max(now, arrivalAt) >= Math.max(now, without), `it gained a start: ${told}`);
+    if (returned === 0 && starts.length === 1) assert.equal(Math.max(now, arrivalAt), now, `it cost a start: ${told}`);
+  }
+  assert.equal(returnedMs(1_000, 5_000, 3, 5_500), 1_000, "the last of three at one instant is returned whole");
+  assert.equal(returnedMs(1_000, 5_000, 1, 5_500), 500);
+  assert.equal(returnedMs(1_000, 5_000, 1, 9_000), 0);
 });
 
 test("a key that is paused without an end has no room and is not looked at by time", () => {

@@ -6,7 +6,7 @@ import { withVerbs } from "../../../src/stores/observed.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 /** Every end of an attempt that its own worker settles is another one. */
-function settling(end: (change: Change, lease: Lease) => Change): (store: Store) => Store {
+export function settling(end: (change: Change, lease: Lease) => Change): (store: Store) => Store {
   return (store) =>
     withVerbs(store, {
       turn: (worker, settlements, room) =>

@@ -1,11 +1,13 @@
 // Jobs with keys and events: slots that are not released or not counted, starts that cost nothing, an order that is forgotten, keys that are never
 // checked again, and events of which no attempt ever sees anything.
 import type { Database } from "../../../src/stores/sqlite/database.ts";
+import { settling } from "./ends.ts";
 import { rewriting } from "./instead.ts";
 import { type Mutant, only } from "./mutant.ts";
 
 const QUIET = only(["keys"], {}, { jobs: 40, durability: "full" });
 const FAIRLY = only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 2 });
+const AHEAD = only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 });
 const KILLS = only(["keys"], { kill: 1 }, { jobs: 40, durability: "full" });
 
 function trigger(text: string): (db: Database) => void {
@@ -141,6 +143,24 @@ export const keyMutants: readonly Mutant[] = [
     connection: rewriting([" AND e.place > 1 AND j.state = 0", " AND e.place > 1 AND j.state = 9"]),
   },
   {
+    name: "startNotReturned",
+    what: "a job of a rate that was claimed ahead is released before it began, and pays for a second start",
+    focus: AHEAD,
+    connection: rewriting(["AND e.place = 2 AND e.rank = -1000000", "AND e.place = 2 AND e.rank = 1000001"]),
+  },
+  {
+    name: "startReturnedOfABegun",
+    what: "a job of a rate that began is released at a shutdown, and its start is returned",
+    focus: only(["keys"], { deploy: 1 }, { jobs: 60, durability: "full" }),
+    asks: settling((change) => (change.name === "release" ? { ...change, unstarted: true } : change)),
+  },
+  {
+    name: "startReturnedWhole",
+    what: "a start that time has returned already is returned a second time",
+    focus: only(["keys"], {}, { jobs: 60, durability: "full", answerLost: 0.1 }),
+    connection: rewriting(["e.keys, j.started_at FROM", "e.keys, j.started_at + 1000000 FROM"]),
+  },
+  {
     name: "ratesResetByAStart",
     what: "a worker starts, and all rates are reset",
     focus: KILLS,
@@ -226,6 +246,12 @@ export const keyMutants: readonly Mutant[] = [
         "RETURNING job, key1",
       ],
     ),
+  },
+  {
+    name: "suspectTakenAtItsDoor",
+    what: "a job whose worker died is taken straight from its door like any other, next to as many suspects as there are",
+    focus: only(["doors"], { kill: 1 }, { jobs: 40, durability: "full", workers: 2, concurrency: 4 }),
+    connection: rewriting(["AND kind = ? AND state = 0 AND crashes + losses = 0", "AND kind = ? AND state = 0"]),
   },
   {
     name: "firstRemovedAsStale",

@@ -5,8 +5,10 @@
 // A failover takes back starts and hold-offs that were acknowledged. The law forgets the starts, because nothing says which of them were lost, and
 // keeps a hold-off only as far as the records still have it.
 import { isTerminal } from "../../../src/job/job.ts";
+import type { Lease } from "../../../src/job/lease.ts";
 import type { JobKey } from "../../../src/job/limits.ts";
 import { type Data, isHeld, type JobRecord } from "../stores/records.ts";
+import type { RunOf } from "../workloads/workload.ts";
 import { type Bounds, boundsOf } from "./bounds.ts";
 import { demand } from "./violation.ts";
 import type { Answer } from "./witness.ts";
@@ -15,8 +17,9 @@ import type { Answer } from "./witness.ts";
 const ROUNDING = 1e-6;
 
 export class AtomicKeysLaw {
-  /** When jobs of a key began, since the latest loss. */
-  readonly #starts = new Map<number, number[]>();
+  /** When jobs of a key were claimed, since the latest loss; not those that were released before their handler began. */
+  readonly #starts = new Map<number, { readonly at: number; readonly attempt: string }[]>();
+  readonly #begun = new Set<string>();
   readonly #heldOffUntil = new Map<number, number>();
   /** The attempts that count against their keys, by their jobs: one that is admitted counts as the next. */
   readonly #counted = new Map<string, number>();
@@ -39,8 +42,9 @@ export class AtomicKeysLaw {
     for (const answer of answers) {
       if (answer.of === "write") this.#hearHoldOffs(answer, now);
       if (answer.of !== "turn") continue;
+      this.#hearReleases(answer);
       for (const { lease } of answer.answer.claimed)
-        for (const key of data.job(lease.row)?.keys ?? []) this.#mayStart(lease.jobId, key, now);
+        for (const key of data.job(lease.row)?.keys ?? []) this.#mayStart(lease, key, now);
     }
     const last = answers.at(-1);
     if (last?.of === "turn" && last.answer.live) this.#leftNothing(all, data);
@@ -110,17 +114,35 @@ export class AtomicKeysLaw {
     }
   }
 
-  #mayStart(id: string, key: JobKey, now: number): void {
+  /** The handler of this attempt begins. */
+  began({ id: jobId, fence: { epoch, number: fence } }: RunOf): void {
+    this.#begun.add(attemptOf({ jobId, epoch, fence }));
+  }
+
+  /** What never began does not count as a start of its keys: the next one may come as if it had not been claimed. */
+  #hearReleases({ settlements, answer }: Answer & { of: "turn" }): void {
+    settlements.forEach(({ lease, change }, i) => {
+      const attempt = attemptOf(lease);
+      if (change.name !== "release" || answer.settled[i]?.is !== "applied" || this.#begun.has(attempt)) return;
+      for (const [key, starts] of this.#starts)
+        this.#starts.set(
+          key,
+          starts.filter((start) => start.attempt !== attempt),
+        );
+    });
+  }
+
+  #mayStart(lease: Lease, key: JobKey, now: number): void {
     const { intervalMs, burst } = boundsOf(key.limit);
     if (intervalMs === null) return;
     const starts = this.#starts.get(key.id) ?? [];
     this.#starts.set(key.id, starts);
-    starts.push(now);
-    starts.forEach((at, i) => {
+    starts.push({ at: now, attempt: attemptOf(lease) });
+    starts.forEach(({ at }, i) => {
       const count = starts.length - i;
       demand(
         count <= burst + (now - at) / intervalMs + ROUNDING,
-        () => `too many starts: ${id} is the ${count}th of ${told(key)} within ${now - at} ms`,
+        () => `too many starts: ${lease.jobId} is the ${count}th of ${told(key)} within ${now - at} ms`,
       );
     });
   }
@@ -161,10 +183,14 @@ export class AtomicKeysLaw {
 
   #hasStart(key: JobKey, { intervalMs }: Bounds, others: readonly JobRecord[], data: Data): boolean {
     if (this.#hasLost && data.key(key.id).arrivalAt > data.now) return false;
-    if ((this.#starts.get(key.id)?.at(-1) ?? 0) + intervalMs! > data.now) return false;
+    if ((this.#starts.get(key.id)?.at(-1)?.at ?? 0) + intervalMs! > data.now) return false;
     // A start is set aside for each that is admitted.
     return !others.some(({ admitted, state }) => admitted && state === "queued");
   }
+}
+
+function attemptOf({ jobId, epoch, fence }: Pick<Lease, "jobId" | "epoch" | "fence">): string {
+  return `${jobId} ${epoch} ${fence}`;
 }
 
 /** Admitted or running. */

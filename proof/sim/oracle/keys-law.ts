@@ -3,11 +3,12 @@
 // and the keys of a fair kind take turns (turns-law.ts).
 import { FAIR, jobKey } from "../../../src/job/limits.ts";
 import { limitFacts } from "../workloads/index.ts";
-import type { TurnAnswer } from "../../../src/stores/port.ts";
 import { WAITS_FOR_WORKER_MS } from "../../../src/stores/sqlite/admission.ts";
-import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
+import type { RunOf } from "../workloads/workload.ts";
+import { attemptOf, isTerminal, type Model, type Moment, STATE } from "./model.ts";
 import { type FairJob, TurnsLaw } from "./turns-law.ts";
 import { demand } from "./violation.ts";
+import type { Answer } from "./witness.ts";
 import type { JobRow, KeyedRow, KeyRow, KeyWakeRow } from "./watch.ts";
 
 /** In the calm a job that has room is admitted within this time: workers poll every 3 s, and one whose loop is blocked is killed before. */
@@ -43,8 +44,10 @@ export class KeysLaw {
   readonly #turns = new TurnsLaw();
   /** The attempts that count against their keys, by their jobs: one that is admitted counts as the next. */
   readonly #counted = new Map<number, number>();
-  /** When jobs of a key began, by the store's clock, since it last jumped. */
-  readonly #starts = new Map<Name, number[]>();
+  /** When jobs of a key were claimed, by the store's clock, since it last jumped; not those that were released before their handler began. */
+  readonly #starts = new Map<Name, { readonly at: number; readonly attempt: string }[]>();
+  readonly #begun = new Set<string>();
+  readonly #neverBegan = new Set<string>();
   readonly #heldOffUntil = new Map<Name, number>();
   /** Queued again by a person, maybe next to another one of its strict key that has begun: which of the two comes first is not promised. */
   readonly #retried = new Set<number>();
@@ -95,7 +98,7 @@ export class KeysLaw {
     if ((this.#heldOffUntil.get(name) ?? 0) > wall || this.#isPaused(name, wall)) return false;
     const own = this.#own.get(name);
     if (this.#isOutOfTime && own && Math.max(own.arrivalAt, own.heldOffUntil) > wall) return false;
-    if (intervalMs !== null && (this.#starts.get(name)?.at(-1) ?? 0) + intervalMs > wall) return false;
+    if (intervalMs !== null && (this.#starts.get(name)?.at(-1)?.at ?? 0) + intervalMs > wall) return false;
     const others = this.#jobsOf(name).filter(({ seq }) => seq !== job.seq);
     // A start is set aside for each that is admitted.
     if (intervalMs !== null && others.some((other) => isIn(other) && other.state === STATE.queued)) return false;
@@ -128,10 +131,11 @@ export class KeysLaw {
     for (const name of new Set([...changed].flatMap((seq) => this.#keys.get(seq) ?? []))) this.#noteFirst(name);
     const admitted = [...changed].flatMap((seq) => this.#admitted(seq));
     for (const job of admitted) for (const name of this.#keys.get(job.seq)!) this.#mayRun(job, name, wall);
+    this.#hearReleases(moment);
     for (const job of began) for (const name of this.#keys.get(job.seq) ?? []) this.#mayStart(job, name, wall);
     if (this.#fair.size > 0) this.#tookTurns(admitted, wall);
     this.#hearHoldOffs(moment, wall);
-    for (const answer of moment.answers) if (answer.of === "turn") this.#turned(answer.answer, wall);
+    for (const answer of moment.answers) if (answer.of === "turn") this.#turned(answer, wall);
   }
 
   #tookTurns(admitted: readonly JobRow[], wall: number): void {
@@ -154,17 +158,19 @@ export class KeysLaw {
   }
 
   /**
-   * A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. If its worker is full, it may leave keys to the
-   * turns of others; then they have a wake, and it looks itself again soon.
+   * A process that took a turn, and has nothing to do at once, has admitted everything that there is room for. Only if it has claimed as many jobs as its worker has
+   * room for, it may leave keys to others, because it could not start their jobs: an admitted job and one at a door with a wake wait for the same
+   * thing, the next turn of a worker with room. The bound is about what people read: after WAITS_FOR_WORKER_MS even a full worker admits them, so
+   * that counts and `why` say that they wait for a worker and not for their key. So it has to look again within that time.
    */
-  #turned({ live, nextDueInMs }: TurnAnswer, wall: number): void {
+  #turned({ answer: { live, nextDueInMs, claimed }, asked }: Answer & { of: "turn" }, wall: number): void {
     if (!live || nextDueInMs === 0) return;
-    const looksAgain = nextDueInMs !== null && nextDueInMs <= WAITS_FOR_WORKER_MS;
+    const mayLeave = claimed.length >= asked && nextDueInMs !== null && nextDueInMs <= WAITS_FOR_WORKER_MS;
     for (const [seq, names] of this.#keys) {
       const job = this.#model.jobs.get(seq)!;
       demand(
         !isHeld(job) ||
-          (looksAgain && names.some((name) => this.#awake.has(idOf(name)))) ||
+          (mayLeave && names.some((name) => this.#awake.has(idOf(name)))) ||
           this.#fair.has(seq) ||
           !names.every((name) => this.#hasRoom(job, name, wall)),
         () => `stuck key: a turn left ${job.id} held, and ${told(names)} had room for it`,
@@ -272,14 +278,41 @@ export class KeysLaw {
     if (intervalMs === null) return;
     const starts = this.#starts.get(name) ?? [];
     this.#starts.set(name, starts);
-    starts.push(wall);
-    starts.forEach((at, i) => {
+    starts.push({ at: wall, attempt: attemptOf(job) });
+    starts.forEach(({ at }, i) => {
       const count = starts.length - i;
       demand(
         count <= burst + (wall - at) / intervalMs + ROUNDING,
         () => `too many starts: ${job.id} is the ${count}th of ${told([name])} within ${wall - at} ms`,
       );
     });
+  }
+
+  /** The handler of this attempt begins. */
+  began({ id, fence: { epoch, number: fence } }: RunOf): void {
+    const attempt = attemptOf({ id, epoch, fence });
+    this.#begun.add(attempt);
+    demand(
+      !this.#neverBegan.has(attempt),
+      () => `too many starts: attempt ${fence} of ${id} began after it was released as one that never did`,
+    );
+  }
+
+  /** What never began does not count as a start of its keys: the next one may come as if it had not been claimed. */
+  #hearReleases({ answers }: Moment): void {
+    for (const answer of answers) {
+      if (answer.of !== "turn") continue;
+      answer.settlements.forEach(({ lease: { jobId: id, epoch, fence }, change }, i) => {
+        const attempt = attemptOf({ id, epoch, fence });
+        if (change.name !== "release" || answer.answer.settled[i]?.is !== "applied" || this.#begun.has(attempt)) return;
+        this.#neverBegan.add(attempt);
+        for (const [name, starts] of this.#starts)
+          this.#starts.set(
+            name,
+            starts.filter((start) => start.attempt !== attempt),
+          );
+      });
+    }
   }
 
   #hearHoldOffs({ answers }: Moment, wall: number): void {

@@ -308,7 +308,8 @@ export class Oracle {
 
   /** What the handler of an attempt did. */
   handlerTold(run: RunOf, word: Word): void {
-    this.#ends.told(run, word);
+    if (word === "began") this.#keep(() => this.#keys.began(run));
+    else this.#ends.told(run, word);
   }
 
   /** The handler of a row of a batch began, or ended. */

@@ -35,7 +35,7 @@ import { NEVER_DUE, NO_TIMEOUT } from "../../../src/stores/rows.ts";
 import { beginRow, claimedBlock, endBlock, endRows } from "./blocks.ts";
 import { assertDeclared, insertJobs } from "./enqueue.ts";
 import { cancelChildren, noteNewChildren } from "./families.ts";
-import { admitHeld, declareLimits, holdOff, nextRoomAt, spendStarts } from "./keys.ts";
+import { admitHeld, declareLimits, holdOff, nextRoomAt, returnStarts, spendStarts } from "./keys.ts";
 import {
   type Data,
   isDue,
@@ -224,6 +224,7 @@ export function applyChange(
     ...NOT_ADMITTED,
   });
   addHistory(data, job, written, by);
+  if (written.unstarted) returnStarts(data, job);
   if (written.rows) endRows(data, job, written.rows);
   if (isTerminal(to) && !isTerminal(job.state)) endBlock(data, job.row, to);
   if (written.wait) beginWait(data, job.row, written.wait);

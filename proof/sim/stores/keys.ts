@@ -12,6 +12,7 @@ import {
   type KeyPause,
   type KeyState,
   type LimitSettings,
+  returnedMs,
   startOf,
   takeTurns,
   impliedSettings,
@@ -65,6 +66,18 @@ export function spendStarts(data: Data, job: JobRecord): void {
     if (facts.limit.intervalMs === null) continue;
     const { arrivalAt } = startOf(facts, data.now);
     data.putKey(facts.id, { ...data.key(facts.id), arrivalAt });
+  }
+}
+
+/** The job was claimed, is not running any more, and never began. No limit of the simulator gets a rate while jobs run, so that its claim was a start of all that it has. */
+export function returnStarts(data: Data, { row, keys, startedAt }: JobRecord): void {
+  const isAlike = (job: JobRecord, id: number): boolean =>
+    job.row !== row && job.startedAt === startedAt && job.keys.some((key) => key.id === id);
+  for (const { id, limit, arrivalAt } of factsOf(data, [data.job(row)!])) {
+    if (limit.intervalMs === null || keys.length === 0) continue;
+    const alike = 1 + data.running().filter((job) => isAlike(job, id)).length;
+    const returned = returnedMs(limit.intervalMs, startedAt, alike, data.now);
+    data.putKey(id, { ...data.key(id), arrivalAt: arrivalAt - returned });
   }
 }
 

@@ -7,7 +7,7 @@ import { deadlines } from "./deadlines.ts";
 import { deaf } from "./deaf.ts";
 import { failures } from "./failures.ts";
 import { family } from "./family.ts";
-import { keys } from "./keys.ts";
+import { doors, keys } from "./keys.ts";
 import { long } from "./long.ts";
 import { money } from "./money.ts";
 import { naps } from "./naps.ts";
@@ -38,7 +38,7 @@ const DRAWN: readonly Workload[] = [
   batches,
 ];
 
-export const WORKLOADS: readonly Workload[] = [...DRAWN, ticks];
+export const WORKLOADS: readonly Workload[] = [...DRAWN, ticks, doors];
 
 const FACTS = new Map(WORKLOADS.flatMap(({ kinds }) => Object.entries(kinds)));
 
@@ -60,7 +60,11 @@ export function limitFacts(name: string): LimitSettings {
   return found;
 }
 
+/** The share of the seeds that have no other workload than `doors`. */
+const ONLY_DOORS = 0.06;
+
 export function drawWorkloads(random: SeededRandom): readonly string[] {
+  if (random.fork("doors").chance(ONLY_DOORS)) return [doors.name];
   return DRAWN.filter(({ share }) => random.chance(share)).map(({ name }) => name);
 }
 

@@ -5,7 +5,7 @@ import type { TypedRun } from "../../../src/job/contract.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
 import { FAIR, type JobKey, jobKey } from "../../../src/job/limits.ts";
 import type { SeededRandom } from "../world/random.ts";
-import { type KindFacts, ORDINARY, type Workload } from "./workload.ts";
+import { type HandlerOf, type KindFacts, ORDINARY, type Tools, type Workload } from "./workload.ts";
 
 interface LimitedInput {
   readonly key: string;
@@ -79,27 +79,51 @@ export const keys: Workload = {
     return { kind, input, dedupe: { dedupe: { key, then: how } } };
   },
 
-  handlers({ work, random }) {
-    const handler =
-      (limitName: string | null) =>
-      async ({ way }: LimitedInput, run: TypedRun): Promise<void> => {
-        await work(random.chance(0.2) ? 1_200 : 300);
-        if (way === "sleeps") await run.sleep(`${1 + random.below(1_500)}ms`, { name: "once" });
-        if (way === "holds off" && limitName !== null) await run.holdOff(limitName, `${1 + random.below(2_000)}ms`);
-        if (way === "hangs" && random.chance(0.5)) await new Promise(() => {});
-        if (way === "gives up") throw new TerminalError("never");
-        if (way === "fails" && random.chance(0.7)) throw new Error("not this time");
-        await work(200);
-      };
-    return Object.fromEntries(
-      Object.entries<KindFacts>(KINDS).map(([kind, facts]) => [kind, handler(facts.limited?.[0]?.name ?? null)]),
-    );
-  },
+  handlers: (tools) => handlersOf(KINDS, tools),
 };
 
-function drawInput(random: SeededRandom): LimitedInput {
+/** Few kinds, none of them fair: only then SQLite claims jobs straight from their doors. So it is a seed's only workload. Each key has some jobs, and a worker room for several keys. */
+const DOOR_KINDS = {
+  single: KINDS.single,
+  tenant: KINDS.tenant,
+  metered: KINDS.metered,
+  crossed: KINDS.crossed,
+} satisfies Readonly<Record<string, KindFacts>>;
+
+export const doors: Workload = {
+  name: "doors",
+  share: 0,
+  weight: 8,
+  kinds: DOOR_KINDS,
+
+  wish(random) {
+    const kind = random.weighted({ single: 3, tenant: 5, metered: 1, crossed: 1 });
+    return { kind, input: drawInput(random, ["a", "b", "c", "d"]) };
+  },
+
+  handlers: (tools) => handlersOf(DOOR_KINDS, tools),
+};
+
+function handlersOf(kinds: Readonly<Record<string, KindFacts>>, { work, random }: Tools): Record<string, HandlerOf> {
+  const handler =
+    (limitName: string | null) =>
+    async ({ way }: LimitedInput, run: TypedRun): Promise<void> => {
+      await work(random.chance(0.2) ? 1_200 : 300);
+      if (way === "sleeps") await run.sleep(`${1 + random.below(1_500)}ms`, { name: "once" });
+      if (way === "holds off" && limitName !== null) await run.holdOff(limitName, `${1 + random.below(2_000)}ms`);
+      if (way === "hangs" && random.chance(0.5)) await new Promise(() => {});
+      if (way === "gives up") throw new TerminalError("never");
+      if (way === "fails" && random.chance(0.7)) throw new Error("not this time");
+      await work(200);
+    };
+  return Object.fromEntries(
+    Object.entries(kinds).map(([kind, facts]) => [kind, handler(facts.limited?.[0]?.name ?? null)]),
+  );
+}
+
+function drawInput(random: SeededRandom, keys = ["a", "a", "b"]): LimitedInput {
   return {
-    key: random.pick(["a", "a", "b"]),
+    key: random.pick(keys),
     way: random.weighted({ works: 5, fails: 3, sleeps: 2, "holds off": 1, "gives up": 0.5, hangs: 0.5 }),
     number: random.below(1_000_000_000),
   };
@@ -107,7 +131,7 @@ function drawInput(random: SeededRandom): LimitedInput {
 
 /** The keys whose limits a person changes while everything works. */
 export function limitedKeys(workloads: readonly Workload[]): readonly JobKey[] {
-  return workloads.includes(keys)
-    ? [jobKey("single", "a"), jobKey("tenant", "a"), jobKey("everybody", "*"), jobKey(FAIR, "b")]
-    : [];
+  const shared = [jobKey("single", "a"), jobKey("tenant", "a"), jobKey("everybody", "*")];
+  if (workloads.includes(keys)) return [...shared, jobKey(FAIR, "b")];
+  return workloads.includes(doors) ? shared : [];
 }

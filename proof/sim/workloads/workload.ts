@@ -79,8 +79,8 @@ export interface Tools {
   readonly rows: RowTold;
 }
 
-/** How a handler ended, or that its `commit` is being written: it may succeed by that, and end later. */
-export type Word = "returned" | "committed" | "threw" | "gave up";
+/** A handler began, how it ended, or that its `commit` is being written: it may succeed by that, and end later. */
+export type Word = "began" | "returned" | "committed" | "threw" | "gave up";
 /** An attempt, as its handler knows it. */
 export type RunOf = Pick<TypedRun, "id" | "fence">;
 export type HandlerTold = (run: RunOf, word: Word) => void;
@@ -135,9 +135,10 @@ export function contractsFor(
   return { jobs: contracts, batches };
 }
 
-/** The handler, and the oracle hears how it ended before the engine does. */
+/** The handler, and the oracle hears that it begins, and how it ended before the engine does. */
 function telling(handler: HandlerOf, told: HandlerTold): HandlerOf {
   return async (input, run) => {
+    told(run, "began");
     try {
       const result = await handler(input, run);
       told(run, "returned");

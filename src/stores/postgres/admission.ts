@@ -14,6 +14,7 @@ import {
   roundsFor,
   startOf,
   takeTurns,
+  THROTTLE,
   impliedSettings,
 } from "../../job/limits.ts";
 import { LANE, STATE } from "../rows.ts";
@@ -638,7 +639,8 @@ function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; st
       arrivalAt: row.arrival_at ?? 0,
       heldOffUntil: closedUntil(row),
     };
-    for (const [, at] of row.starts ?? []) one = { ...one, arrivalAt: startOf(one, at).arrivalAt };
+    for (const [, at] of row.starts ?? [])
+      one = { ...one, arrivalAt: at < 0 ? one.arrivalAt + at : startOf(one, at).arrivalAt };
     if (row.starts !== null)
       started.push({ key: id, arrivalAt: one.arrivalAt, starts: row.starts.map(([start]) => start) });
     return one;
@@ -648,6 +650,28 @@ function factsOf(rows: readonly FactColumns[]): { facts: readonly KeyFacts[]; st
 
 function declaredLimit(row: FactColumns, burst: number): typeof UNLIMITED | Omit<LimitSettings, "name"> {
   return { running: row.running, intervalMs: row.interval_ms, burst, strict: row.strict === true };
+}
+
+/** SQL: how many jobs of a key `k.key` run that were claimed at the instant of the job `j`. */
+const alike = (key: string): string => `(SELECT count(*) FROM outlive.extras x JOIN outlive.jobs o ON o.seq = x.job
+    WHERE x.${key} = k.key AND x.place = 2 AND x.place > 1 AND o.state = ${STATE.running} AND o.started_at = j.started_at)`;
+
+// `returnedMs` of job/limits.ts, appended as claims append their starts: below 0, and an admission adds it to the arrival time. What was released together is one after the other.
+const RETURN = `INSERT INTO outlive.starts (key, at)
+  SELECT r.key, -floor(least(r.interval_ms, r.started_at + r.alike * r.interval_ms - r.now))::bigint
+  FROM (SELECT k.key, k.interval_ms, j.started_at, outlive.now_ms() AS now,
+      row_number() OVER (PARTITION BY k.key, j.started_at ORDER BY j.seq) + ${alike("key1")} + ${alike("key2")} + ${alike("key3")} AS alike
+    FROM outlive.jobs j JOIN outlive.extras e ON e.job = j.seq CROSS JOIN LATERAL (
+      SELECT n.id AS key, coalesce(o.interval_ms, l.interval_ms, substring(n.name from '^${THROTTLE}([0-9]+)$')::float8) AS interval_ms
+      FROM unnest(ARRAY[e.key1, e.key2, e.key3]) WITH ORDINALITY AS k (id, at)
+        CROSS JOIN LATERAL (SELECT k.id, (e.keys::json -> (k.at - 1)::int) ->> 0 AS name) n
+        LEFT JOIN outlive.limits l ON l.name = n.name LEFT JOIN outlive.keys o ON o.id = n.id WHERE k.id IS NOT NULL) k
+    WHERE j.seq = ANY ($1::bigint[]) AND j.extras AND j.rated AND e.key1 IS NOT NULL AND k.interval_ms IS NOT NULL) r
+  WHERE r.started_at + r.alike * r.interval_ms - r.now >= 1`;
+
+/** These jobs were claimed, are not running any more, and never began: the starts that their claims have spent are returned. The keys are woken by what moved the jobs. */
+export async function returnStarts(session: Session, jobs: readonly number[]): Promise<void> {
+  if (jobs.length > 0) await session.run(RETURN, [list(jobs)]);
 }
 
 // No trigger moves these jobs: `outlive_tx.notes` says that what it would do is done here (migrations/consequences.ts).
@@ -660,7 +684,7 @@ const WRITE = `WITH admitted AS (UPDATE outlive.extras e SET place = 2, door = N
     SELECT o.id, o.name, o.key, o.arrival_at, o.due_at, coalesce(o.ring_at, 0), coalesce(o.ring_served, 0)
     FROM unnest($8::bigint[], $9::text[], $10::text[], $11::float8[], $12::bigint[], $15::bigint[], $16::int[])
       AS o (id, name, key, arrival_at, due_at, ring_at, ring_served) ORDER BY o.id
-    ON CONFLICT (id) DO UPDATE SET arrival_at = greatest(keys.arrival_at, excluded.arrival_at),
+    ON CONFLICT (id) DO UPDATE SET arrival_at = CASE WHEN keys.id = ANY ($17::bigint[]) THEN excluded.arrival_at ELSE keys.arrival_at END,
       due_at = CASE WHEN keys.id = ANY ($13::bigint[]) THEN excluded.due_at ELSE coalesce(excluded.due_at, keys.due_at) END,
       ring_at = CASE WHEN excluded.ring_at > 0 THEN excluded.ring_at ELSE keys.ring_at END,
       ring_served = CASE WHEN excluded.ring_at > 0 THEN excluded.ring_served ELSE keys.ring_served END),
@@ -706,5 +730,6 @@ async function write(tx: Session, { decided, names, started, rated, strict, look
     list(rated),
     list(own.map((id) => rings.get(id)?.at ?? null)),
     list(own.map((id) => rings.get(id)?.served ?? null)),
+    list([...arrivals.keys()]),
   ]);
 }

@@ -6,6 +6,7 @@ import type { Lease } from "../../job/lease.ts";
 import type { Change } from "../../job/transitions.ts";
 import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from "../port.ts";
 import { LANE, NEVER_DUE, NO_TIMEOUT, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
+import { returnStarts } from "./admission.ts";
 import { endRows, rowsBeforeSuccess } from "./blocks.ts";
 import { checksumSql, list, type Session, texts } from "./statements.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
@@ -267,6 +268,10 @@ export async function applyChanges(
   const others = left.map(({ applied }) => applied);
   const theirs = owners && { seqs: left.map(({ at }) => owners.seqs[at]!), ids: left.map(({ at }) => owners.ids[at]!) };
   for (const [seq, change] of await write(session, others, from, theirs)) written.set(seq, change);
+  await returnStarts(
+    session,
+    changes.flatMap(({ seq }) => (written.get(seq)?.unstarted ? [seq] : [])),
+  );
   await beginWaits(
     session,
     changes.flatMap(({ seq, fence }) => {

@@ -190,6 +190,7 @@ export function changeArgs(change: Change, id: string): string[] {
     change.resets ? "1" : "",
     change.waitsForResolution ? "1" : "",
     orNothing(together),
+    change.unstarted ? "1" : "",
     stored,
     ...waiting,
     ...rowsArgs(change.rows, id),

@@ -7,6 +7,7 @@ import {
   type HeldCandidate,
   type KeyFacts,
   NEW_RING,
+  returnedMs,
   type Ring,
   type RingMember,
   roomAt,
@@ -33,6 +34,7 @@ import {
   namesIn,
   type OwnColumns,
   PLACE,
+  SPENT,
   wakeKeys,
 } from "./keys.ts";
 
@@ -867,7 +869,7 @@ const ANY_TAKEN = "SELECT 1 FROM outlive_extras WHERE key1 IS NOT NULL AND place
 /** Whether a limit or a key of its own has a rate. Throttled jobs have one by the name of their limit. */
 const ANY_RATE = `SELECT 1 WHERE EXISTS (SELECT 1 FROM outlive_limits WHERE interval_ms IS NOT NULL)
   OR EXISTS (SELECT 1 FROM outlive_keys WHERE interval_ms IS NOT NULL)`;
-const KEYS_OF = `SELECT e.key1, e.key2, e.key3, e.keys FROM json_each(?1) AS i CROSS JOIN outlive_extras e ON e.job = i.value
+const KEYS_OF = `SELECT e.key1, e.key2, e.key3, e.keys, e.job FROM json_each(?1) AS i CROSS JOIN outlive_extras e ON e.job = i.value
   WHERE e.key1 IS NOT NULL AND (?2 = 1 OR instr(e.keys, '["${THROTTLE}') > 0)`;
 /** Keys without a rate in their limit that have one of their own. */
 const OWN_RATES =
@@ -882,16 +884,18 @@ export function spendStarts(db: Database, jobs: readonly number[], now: number):
     number | null,
     number | null,
     string,
+    number,
   ][];
   if (rows.length === 0) return;
   const limits = new Limits(db);
-  const starts = rows.flatMap(([key1, key2, key3, keys]) => {
+  const starts = rows.flatMap(([key1, key2, key3, keys, job]) => {
     const ids = keysIn({ key1, key2, key3 });
-    return namesIn(keys).map((name, at) => ({ id: ids[at]!, name }));
+    return namesIn(keys).map((name, at) => ({ id: ids[at]!, name, job }));
   });
   const ids = JSON.stringify([...new Set(starts.map(({ id }) => id))]);
   const own = new Set((db.sqlArrays(OWN_RATES).all(ids) as unknown as [number][]).map(([id]) => id));
-  for (const { id, name } of starts) {
+  const spent = new Set<number>();
+  for (const { id, name, job } of starts) {
     const limit = limits.of(name[0]);
     if (limit.intervalMs === null && !own.has(id)) continue;
     const [facts] = factsOf(db, limits, [id], () => name[0], limit.strict) as [KeyFacts];
@@ -899,5 +903,39 @@ export function spendStarts(db: Database, jobs: readonly number[], now: number):
     const { arrivalAt, due } = startOf({ ...facts, unclaimed: facts.unclaimed + 1 }, now);
     setKey(db, id, name, "arrival_at", arrivalAt);
     if (due !== null) setKey(db, id, name, "due_at", due);
+    spent.add(job);
+  }
+  if (spent.size > 0)
+    db.sql(`UPDATE outlive_extras SET rank = ${SPENT} WHERE job IN (SELECT value FROM json_each(?))`).run(
+      JSON.stringify([...spent]),
+    );
+}
+
+const SPENT_BY = `SELECT e.key1, e.key2, e.key3, e.keys, j.started_at FROM outlive_extras e CROSS JOIN outlive_jobs j ON j.seq = e.job
+  WHERE e.job = ? AND e.place = ${PLACE.taken} AND e.rank = ${SPENT}`;
+/** Jobs of a key that were claimed at this instant, and run. */
+const ALIKE = `SELECT ${["key1", "key2", "key3"]
+  .map(
+    (key) =>
+      `(SELECT count(*) FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
+        WHERE e.${key} = ?1 AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.running} AND j.started_at = ?2)`,
+  )
+  .join(" + ")} AS n`;
+
+/** This job was claimed, is not running any more, and never began: the starts that its claim has spent are returned. */
+export function returnStarts(db: Database, job: number, now: number): void {
+  const row = db.sqlArrays(SPENT_BY).get(job) as
+    | [number, number | null, number | null, string, startedAt: number]
+    | undefined;
+  if (row === undefined) return;
+  const [key1, key2, key3, keys, startedAt] = row;
+  const ids = keysIn({ key1, key2, key3 });
+  const limits = new Limits(db);
+  for (const [at, name] of namesIn(keys).entries()) {
+    const id = ids[at]!;
+    const [{ limit, arrivalAt }] = factsOf(db, limits, [id], () => name[0], false) as [KeyFacts];
+    if (limit.intervalMs === null) continue;
+    const { n } = db.sql(ALIKE).get(id, startedAt) as { n: number };
+    setKey(db, id, name, "arrival_at", arrivalAt - returnedMs(limit.intervalMs, startedAt, n + 1, now));
   }
 }

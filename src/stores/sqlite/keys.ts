@@ -19,6 +19,8 @@ import { doorHeads } from "./door-heads.ts";
 export const PLACE = { away: 0, held: 1, taken: 2, begun: 3, first: 4 } as const;
 /** The order at a door of a job of a strict limit that has begun: before all others. */
 const FIRST = 1_000_000;
+/** The rank of a job whose claim was a start of a rate. It is at no door while it is taken, and gets a rank again when it comes to one. */
+export const SPENT = -1_000_000;
 
 /**
  * An entry `d` of a door is that of the job `e` only while the extras of the job say the same; otherwise it is stale, and every reader skips it. Admission
@@ -143,7 +145,8 @@ const PLACED = `SELECT e.job, e.door, e.ring, e.rank, e.key1, e.key2, e.key3, e.
 
 /**
  * Jobs with extras have changed their state or their lane. If they have keys: one that has become ready goes to a door, and one that left gives its room to
- * the others. A job that ran and is ready again is admitted again, and spends another token of a rate: it starts again.
+ * the others. A job that ran and is ready again is admitted again, and spends another token of a rate: it starts again. What was released before it began has got
+ * its token back (`returnStarts` in admission.ts).
  */
 export function relocate(db: Database, jobs: readonly number[], now: number): void {
   const rows = db.sql(PLACED).all(JSON.stringify(jobs)) as unknown as PlacedColumns[];

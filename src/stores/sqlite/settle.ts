@@ -8,6 +8,7 @@ import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf } from "./checksums.ts";
 import { type Database, wholly } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
+import { returnStarts } from "./admission.ts";
 import { relocate, wakeKeys } from "./keys.ts";
 import { beginWait, consequences, dueAt, endAll } from "./waits.ts";
 import type { Workers } from "./workers.ts";
@@ -271,6 +272,7 @@ export function applyChange(
       : null;
   if (applied === null) return null;
   writeHistory(db, applied, now, of);
+  if (applied.unstarted) returnStarts(db, of.job, now);
   if (applied.wait) beginWait(db, of.job, applied.wait, now);
   if (applied.rows) endRows(db, of.job, applied.rows);
   if (isTerminal(applied.to) !== isTerminal(of.from)) consequences(db, of.job, applied.to, now);

@@ -359,6 +359,10 @@ export const SETTLE = {
     lease: job.lease,
     change: transitions.release(view(job), "its worker shut down", delayMs),
   }),
+  releaseUnstarted: (job: ClaimedJob): Settlement => ({
+    lease: job.lease,
+    change: transitions.releaseUnstarted(view(job), "its worker never started it"),
+  }),
   endCancelled: (job: ClaimedJob): Settlement => ({
     lease: job.lease,
     change: transitions.endCancelled(view(job), "cancelled while it ran"),

@@ -25,6 +25,7 @@ const WRITTEN: Readonly<Record<SettleName, { to: JobState; outcome: Outcome; cou
     failForGood: { to: "dead", outcome: "failed", counted: { errors: 1 }, event: "fail" },
     timeOut: { to: "queued", outcome: "timed-out", counted: { timeouts: 1 }, event: "timeOut" },
     release: { to: "queued", outcome: "released", counted: { interruptions: 1 }, event: "release" },
+    releaseUnstarted: { to: "queued", outcome: "released", counted: { interruptions: 1 }, event: "release" },
     endCancelled: { to: "cancelled", outcome: "cancelled", counted: {}, event: "endCancelled" },
     refuse: { to: "dead", outcome: "rejected", counted: {}, event: "refuse" },
   };

@@ -277,12 +277,14 @@ function K.admit(total)
 end
 -- A claimed job starts now: of a rate that counts from here on.
 function K.start(j)
+  local spent = nil
   for _, key in ipairs(K.list(j)) do
     local known = facts[key.id]
     gather('SREM', T .. 'ku:' .. key.id, int(j.row))
     local f = factsOf(key)
     if f.interval then
       if known then f.unclaimed = math.max(0, f.unclaimed - 1) end
+      spent = '1'
       f.arrival = math.max(now, f.arrival) + f.interval
       call('HSET', T .. 'key:' .. key.id, 'arrival', int(f.arrival))
       call('ZADD', T .. 'ki', int(f.arrival), key.id)
@@ -290,6 +292,7 @@ function K.start(j)
       if opens and opens > now then call('ZADD', T .. 'kd', int(opens), key.id) end
     end
   end
+  J.set(j, 'sp', spent)
 end
 -- In how many ms there is more to do at a door; nothing: that is not known.
 function K.nextIn()

@@ -192,7 +192,7 @@ function C.read()
   if name == 'succeed' then return {name = name, to = SUCCEEDED, outcome = 'succeeded', result = opt(), rows = B.readRows(), follow = D.readAll()} end
   local c = {name = name, to = num(), outcome = opt(), delay = num(), error = opt(), reason = opt(), add = {}}
   for i, field in ipairs(COUNTERS) do c.add[field] = num() end
-  c.resets, c.resolves, c.together, c.result = opt(), opt(), optnum(), opt()
+  c.resets, c.resolves, c.together, c.unstarted, c.result = opt(), opt(), optnum(), opt(), opt()
   local what = arg()
   if what ~= '' then
     local wait = {step = arg(), forMs = optnum()}
@@ -249,6 +249,7 @@ function C.apply(j, change, actor, incident)
   J.set(j, 'ic', c.to == QUEUED and incident or nil)
   if c.together or c.resets then J.set(j, 'to', (c.together or 0) > 0 and c.together or nil) end
   J.set(j, 'ca', nil)
+  if c.unstarted then K.returnStarts(j) end
   K.relocate(j)
   J.enter(j)
   if c.wait then X.begin(j, c.wait) end

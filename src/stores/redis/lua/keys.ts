@@ -4,6 +4,7 @@
 //
 // ks       the keys of a job: id, limit and key of each       fr  the key of these by which its kind is fair
 // dr, rg   the door at which it waits; whether it waits there in the ring of its fair key
+// sp       its latest claim was a start of a rate
 // pl       its place: h held, f held and first at a strict door, t taken, b begun under a strict limit
 //
 // `h:DOOR` has the held jobs of a door by their order; where keys take turns, `h:DOOR:KEY` has those of one key, and `hr:DOOR` the keys of the ring by
@@ -134,6 +135,24 @@ function K.relocate(j)
   J.set(j, 'rg', ready and not strict and j.d.fr and '1' or nil)
   if took then for _, key in ipairs(K.list(j)) do K.wake(key.id) end end
   if ready and not took then K.wake(door) end
+end
+-- A job was claimed, and never began: the starts that its claim has spent are returned (returnedMs in job/limits.ts).
+function K.returnStarts(j)
+  if not j.d.sp then return end
+  for _, key in ipairs(K.list(j)) do
+    local v = call('HMGET', T .. 'key:' .. key.id, 'interval', 'arrival')
+    local interval = tonumber(v[1] or nil) or K.limit(key.limit).interval
+    if interval and v[2] then
+      local alike = 1
+      for _, row in ipairs(call('SMEMBERS', settled(T .. 'kt:' .. key.id))) do
+        local other = J.get(tonumber(row))
+        if other and other.row ~= j.row and other.state == RUNNING and other.started == j.started then alike = alike + 1 end
+      end
+      local back = math.max(0, math.min(interval, j.started + alike * interval - now))
+      call('HSET', T .. 'key:' .. key.id, 'arrival', int(math.ceil(tonumber(v[2]) - back)))
+    end
+  end
+  J.set(j, 'sp', nil)
 end
 -- Whether a key has settings that people have made, or is held off.
 local OWN = {'running', 'interval', 'burst', 'weight', 'pa', 'until'}
