@@ -127,8 +127,10 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
   const pass = new Pass(db, now, marks);
   const ready: number[] = [];
   const toGates: number[] = [];
-  const due = dueKeys(db, now, most);
-  let doors: Iterable<number> = due.keys;
+  const due = dueKeys(db, now);
+  // Those that are not looked at now wait as if they had been woken.
+  let doors: Iterable<number> = due.slice(0, most);
+  if (due.length > most) wakeKeys(db, due.slice(most), now);
   let [woken, given] = [0, 0];
   let starts = false;
   for (let looks = 0; looks < LOOKS_PER_TURN; looks++) {
@@ -142,7 +144,7 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
     for (; next.size < count && given < fresh.length; given++) next.add(fresh[given]!);
     if (next.size === 0) break;
     // What has waited for long is admitted, whether this worker takes it or not.
-    const wanted = Math.max(most - ready.length, looks === 0 ? late + due.late : 0);
+    const wanted = Math.max(most - ready.length, looks === 0 ? late : 0);
     const had = ready.length;
     const known = pass.takePlain([...next], wanted, ready);
     const found = known.others.length === 0 ? NONE_RUN : pass.run(known.others, NO_GATES, wanted - ready.length + had);
@@ -154,7 +156,7 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
   }
   const later = fresh.length === 0 ? [...roomy] : fresh.slice(given);
   wakeKeys(db, later, now);
-  const left = woken < wakes.length || wakes.length === limit || later.length > 0 || due.left;
+  const left = woken < wakes.length || wakes.length === limit || later.length > 0 || due.length > most;
   return { ready: toGates.length === 0 ? ready : [...ready, ...toGates], toClaim: ready, more: false, left, starts };
 }
 
@@ -172,32 +174,22 @@ function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): numb
     id: number;
     key: number;
   }[];
-  const due = dueKeys(db, now, KEYS_PER_TURN).keys;
+  const due = dueKeys(db, now);
   if (wakes.length > 0) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes.at(-1)!.id);
   return [...new Set([...due, ...wakes.map(({ key }) => key), ...roomy])];
 }
 
-interface DueKeys {
-  readonly keys: readonly number[];
-  /** How many of these have waited for a worker for long. */
-  readonly late: number;
-  /** Others were left for later turns. */
-  readonly left: boolean;
-}
-
-/** Keys that time has given room: at most `most`, or all that have waited for a worker for long. */
-function dueKeys(db: Database, now: number, most: number): DueKeys {
+/** Keys that time has given room. */
+function dueKeys(db: Database, now: number): number[] {
   const due = db
-    .sqlArrays(`SELECT id, due_at FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
-    .all(now) as unknown as [id: number, at: number][];
-  const young = due.findIndex(([, at]) => now - at < WAITS_FOR_WORKER_MS);
-  const late = young === -1 ? due.length : young;
-  const keys = due.slice(0, Math.max(most, late)).map(([id]) => id);
-  if (keys.length > 0)
+    .sqlArrays(`SELECT id FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
+    .all(now) as unknown as [id: number][];
+  const ids = due.map(([id]) => id);
+  if (ids.length > 0)
     db.sql("UPDATE outlive_keys SET due_at = NULL WHERE id IN (SELECT value FROM json_each(?))").run(
-      JSON.stringify(keys),
+      JSON.stringify(ids),
     );
-  return { keys, late, left: keys.length < due.length || due.length === KEYS_PER_TURN };
+  return ids;
 }
 
 /** The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn. */
@@ -239,9 +231,7 @@ export function nextRoomInMs(db: Database, now: number, leaves: boolean): number
     at: number | null;
   };
   if (next.at === null) return wakes;
-  const dueInMs =
-    next.at > now || !leaves ? Math.max(0, next.at - now) : Math.max(1, WAITS_FOR_WORKER_MS - (now - next.at));
-  return Math.min(dueInMs, wakes ?? Number.POSITIVE_INFINITY);
+  return Math.min(Math.max(0, next.at - now), wakes ?? Number.POSITIVE_INFINITY);
 }
 
 // ---- one look at doors and gates
