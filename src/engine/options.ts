@@ -246,8 +246,6 @@ export function workSettings(
 
 /** How many requests of a kind are in flight in one process, unless `concurrency` names the kind. */
 const REQUESTS_IN_FLIGHT = 256;
-/** Claimed in one turn: each opens a connection (requests/pacer.ts). */
-const REQUESTS_PER_TURN = 200;
 
 /** `runs`: there are also kinds that are run, and a plain number is that of all of them. */
 function withRequests({ total, perKind, others }: Concurrency, sent: readonly string[], runs: boolean): Concurrency {
@@ -257,7 +255,7 @@ function withRequests({ total, perKind, others }: Concurrency, sent: readonly st
     total: total - (runs ? 0 : ofOthers) + unnamed.length * REQUESTS_IN_FLIGHT,
     perKind: new Map([...perKind, ...unnamed.map((kind) => [kind, REQUESTS_IN_FLIGHT] as const)]),
     others: runs ? ofOthers : 0,
-    perTurn: new Map(sent.map((kind) => [kind, REQUESTS_PER_TURN])),
+    gathered: new Set(sent),
   };
 }
 

@@ -210,10 +210,12 @@ export function returnedMs(intervalMs: number, startedAt: number, alike: number,
   return Math.max(0, Math.min(intervalMs, startedAt + alike * intervalMs - now));
 }
 
-/** How many jobs a key could take, by number alone; at least 1, so that one is looked at when it waits for time. */
-export function roomAt({ limit, taken }: KeyFacts): number {
-  const bound = Math.min(limit.running ?? Number.POSITIVE_INFINITY, limit.strict ? 1 : Number.POSITIVE_INFINITY);
-  return Math.max(1, bound - taken);
+/** How many jobs a key could take now; at least 1, so that one is looked at when it waits for time. */
+export function roomAt({ limit, taken, unclaimed, arrivalAt }: KeyFacts, now: number): number {
+  const { running, intervalMs, burst, strict } = limit;
+  const byNumber = Math.min(running ?? Number.POSITIVE_INFINITY, strict ? 1 : Number.POSITIVE_INFINITY) - taken;
+  const spent = intervalMs === null ? 0 : unclaimed + Math.ceil(Math.max(0, arrivalAt - now) / intervalMs);
+  return Math.max(1, intervalMs === null ? byNumber : Math.min(byNumber, burst - spent));
 }
 
 /** How many more jobs a key takes if nothing but their number counts: no rate, no order, no pause. Null: `admit` decides about each. */

@@ -212,12 +212,8 @@ export class RequestWorker {
 
   /** Makes durable that this attempt may have been sent, before the first byte goes. */
   async #mark(attempt: RequestAttempt, policy: "ask" | "fail", request: Rendered): Promise<void> {
-    const print = createHash("sha256")
-      .update(`${request.method} ${request.url.href}\n`)
-      .update(request.body ?? "")
-      .digest("base64url");
     const at = this.#deps.clock.now();
-    await attempt.step(sentMark(policy, attempt.attempt), () => ({ at, print, key: request.idempotencyKey }));
+    await attempt.step(sentMark(policy, attempt.attempt), () => ({ at, key: request.idempotencyKey }));
   }
 
   #begin({ request: settings }: AnyRequest, attempt: RequestAttempt): Trip {

@@ -223,8 +223,8 @@ export interface Concurrency {
   readonly perKind: ReadonlyMap<string, number>;
   /** The maximum in flight of all kinds together that `perKind` does not name; omitted: only `total` limits them. */
   readonly others?: number;
-  /** Of kinds of which thousands may be in flight (requests): the maximum claimed in one turn. Their ends are gathered (loop.ts). Omitted: there are none. */
-  readonly perTurn?: ReadonlyMap<string, number>;
+  /** Kinds of which thousands may be in flight (requests): their ends are gathered (loop.ts). Omitted: there are none. */
+  readonly gathered?: ReadonlySet<string>;
 }
 
 export class Slots {
@@ -276,10 +276,7 @@ export class Slots {
       if (limit !== undefined) return { kind, room: Math.max(0, Math.min(total, limit - (inFlight.get(kind) ?? 0))) };
       return others === Number.POSITIVE_INFINITY ? { kind, room: shared } : { kind, room: shared, shares: true };
     });
-    const { perTurn } = this.#concurrency;
-    const open = kinds.filter(({ room }) => room > 0);
-    if (!perTurn) return { total, kinds: open };
-    return { total, kinds: open.map((one) => ({ ...one, room: Math.min(one.room, perTurn.get(one.kind) ?? total) })) };
+    return { total, kinds: kinds.filter(({ room }) => room > 0) };
   }
 
   /** All kinds, if none is limited: `total` alone limits what is claimed of each. Always the same list. */
@@ -288,19 +285,12 @@ export class Slots {
   }
 
   get #isPlain(): boolean {
-    return this.#unlimited && this.#concurrency.others === undefined && !this.#concurrency.perTurn;
+    return this.#unlimited && this.#concurrency.others === undefined;
   }
 
   /** Whether one turn may settle many of this kind, because many are in flight. */
   gathers(kind: string): boolean {
-    return this.#concurrency.perTurn?.has(kind) === true;
-  }
-
-  /** Whether a claim took as much of a kind as one turn may: there may be more. */
-  tookAll(claimed: readonly { readonly kind: string }[]): boolean {
-    const { perTurn } = this.#concurrency;
-    if (!perTurn) return false;
-    return [...perTurn].some(([kind, most]) => claimed.filter((one) => one.kind === kind).length >= most);
+    return this.#concurrency.gathered?.has(kind) === true;
   }
 }
 

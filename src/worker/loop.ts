@@ -64,7 +64,8 @@ const MEASURED = 8;
 const OPENING_MS = 5;
 /** How long the end of a request waits for others to be settled with, at most. */
 const GATHER_MS = 8;
-const MAX_GATHERED = 200;
+/** As many as one turn claims: with 200 in both, the rest of 256 in flight had turns of its own, and a request cost 6 % more CPU. */
+const MAX_GATHERED = MAX_PER_TURN;
 
 export class Loop implements ExecutorOwner {
   readonly #context: WorkerContext;
@@ -383,7 +384,7 @@ export class Loop implements ExecutorOwner {
       for (const jobId of answer.cancels) this.#cancel(jobId);
       for (const job of answer.corrupt ?? []) this.#corrupt(job);
       this.#start(answer.claimed);
-      if (this.#slots.tookAll(answer.claimed) || answer.claimed.length >= MAX_PER_TURN) this.wake();
+      if (answer.claimed.length >= MAX_PER_TURN) this.wake();
       this.#sleep(answer.nextDueInMs);
     } catch (thrown) {
       this.#storeFailed(settlements, thrown);

@@ -178,13 +178,13 @@ test("requests have room of their own, and a process that has only those has no 
   const kinds = ["hook", "hook.response"];
   const of = (concurrency: WorkOptions["concurrency"], own?: readonly string[]) =>
     workSettings(concurrency === undefined ? {} : { concurrency }, kinds, ["hook"], own).concurrency;
-  const perTurn = new Map([["hook", 200]]);
+  const gathered = new Set(["hook"]);
   const perKind = new Map([["hook", 256]]);
-  assert.deepEqual(of(undefined), { total: 266, perKind, others: 10, perTurn });
-  assert.deepEqual(of(5, ["hook"]), { total: 256, perKind, others: 0, perTurn });
+  assert.deepEqual(of(undefined), { total: 266, perKind, others: 10, gathered });
+  assert.deepEqual(of(5, ["hook"]), { total: 256, perKind, others: 0, gathered });
   assert.deepEqual(of(5, ["hook.response"]), { total: 5, perKind: new Map() });
   const named = { hook: 50, "hook.response": 3 };
-  assert.deepEqual(of(named, ["hook"]), { total: 50, perKind: new Map([["hook", 50]]), others: 0, perTurn });
+  assert.deepEqual(of(named, ["hook"]), { total: 50, perKind: new Map([["hook", 50]]), others: 0, gathered });
   assert.deepEqual(of(named, ["hook.response"]), {
     total: 3,
     perKind: new Map([["hook.response", 3]]),

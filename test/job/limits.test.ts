@@ -12,6 +12,7 @@ import {
   NEW_RING,
   type RingMember,
   returnedMs,
+  roomAt,
   startOf,
   takeTurns,
   throttleKey,
@@ -50,6 +51,20 @@ test("as many are admitted as the limit has left, the first of the door first, a
 test("a limit that was lowered below what runs admits nothing, and one without bounds everything", () => {
   assert.deepEqual(decide(0, [key(7, { running: 2, taken: 5 })], jobs(3, 7)).admitted, []);
   assert.deepEqual(decide(0, [key(7)], jobs(3, 7)).admitted, [1, 2, 3]);
+});
+
+test("as many are read at a door as its key admits now, and one of a key that admits none", () => {
+  const now = 1_000;
+  for (const running of [null, 3])
+    for (const intervalMs of [null, 100])
+      for (const burst of [1, 4])
+        for (const taken of [0, 2, 5])
+          for (const unclaimed of intervalMs === null ? [0] : [0, 1, 4])
+            for (const arrivalAt of [0, 1_000, 1_001, 1_100, 1_101, 1_250, 2_000]) {
+              const facts = key(7, { running, intervalMs, burst, taken, unclaimed, arrivalAt });
+              const { admitted } = decide(now, [facts], jobs(10, 7));
+              assert.equal(Math.min(10, roomAt(facts, now)), Math.max(1, admitted.length), JSON.stringify(facts));
+            }
 });
 
 test("of each key its own: one that is full hides no other", () => {

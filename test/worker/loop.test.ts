@@ -799,7 +799,7 @@ test("a worker that was silent for too long asks for a heartbeat and claims noth
 });
 
 test("ends of requests are gathered: one turn for half of what is held, or for what ended within a moment", async () => {
-  const concurrency = { total: 6, perKind: new Map([["mail", 6]]), perTurn: new Map([["mail", 200]]) };
+  const concurrency = { total: 6, perKind: new Map([["mail", 6]]), gathered: new Set(["mail"]) };
   const { clock, turns, end, start } = worker({ concurrency });
   await (await start()).answer({ claimed: claims("a", "b", "c", "d", "e", "f") });
   await end("a");

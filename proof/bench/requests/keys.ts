@@ -12,6 +12,16 @@ async function untilLeft(bench: Bench, program: Program, kind: string, most: num
   }
 }
 
+/** Counting rows takes 8 ms of the process that sends, so the store is asked when all have arrived. */
+async function untilArrived(bench: Bench, server: Program, count: number): Promise<void> {
+  for (;;) {
+    const arrived = await server.ask<number>("count");
+    if (arrived >= count) return;
+    bench.progress(`${arrived} of ${count} arrived`);
+    await pause(20);
+  }
+}
+
 /** How many arrived after a later one of their key. The same one again is not out of order. */
 function inversions(paths: readonly string[]): number {
   const latest = new Map<string, number>();
@@ -93,6 +103,7 @@ export const hosts: Metric = {
       await ours.ask("fillKeys", { kind: "hosts", keys, each });
       const began = Number(process.hrtime.bigint()) / 1e6;
       await ours.ask("go", {});
+      await untilArrived(bench, server, keys * each);
       await untilLeft(bench, ours, "hosts", 0);
       const arrivals = await server.ask<number[]>("arrivals");
       const paths = await server.ask<string[]>("paths");

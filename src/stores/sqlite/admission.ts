@@ -129,7 +129,10 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
   const pass = new Pass(db, now, marks);
   const ready: number[] = [];
   const toGates: number[] = [];
-  let doors: Iterable<number> = dueKeys(db, now);
+  const due = dueKeys(db, now);
+  // Those that are not looked at now wait as if they had been woken.
+  let doors: Iterable<number> = due.slice(0, most);
+  if (due.length > most) wakeKeys(db, due.slice(most), now);
   let [woken, given] = [0, 0];
   let starts = false;
   for (let looks = 0; looks < LOOKS_PER_TURN; looks++) {
@@ -155,7 +158,7 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
   }
   const later = fresh.length === 0 ? [...roomy] : fresh.slice(given);
   wakeKeys(db, later, now);
-  const left = woken < wakes.length || wakes.length === limit || later.length > 0;
+  const left = woken < wakes.length || wakes.length === limit || later.length > 0 || due.length > most;
   return { ready: toGates.length === 0 ? ready : [...ready, ...toGates], toClaim: ready, more: false, left, starts };
 }
 
@@ -181,10 +184,14 @@ function wokenDoors(db: Database, roomy: ReadonlySet<number>, now: number): numb
 /** Keys that time has given room. */
 function dueKeys(db: Database, now: number): number[] {
   const due = db
-    .sql(`SELECT id FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
-    .all(now) as { id: number }[];
-  for (const { id } of due) db.sql("UPDATE outlive_keys SET due_at = NULL WHERE id = ?").run(id);
-  return due.map(({ id }) => id);
+    .sqlArrays(`SELECT id FROM outlive_keys WHERE due_at <= ? ORDER BY due_at LIMIT ${KEYS_PER_TURN}`)
+    .all(now) as unknown as [id: number][];
+  const ids = due.map(([id]) => id);
+  if (ids.length > 0)
+    db.sql("UPDATE outlive_keys SET due_at = NULL WHERE id IN (SELECT value FROM json_each(?))").run(
+      JSON.stringify(ids),
+    );
+  return ids;
 }
 
 /** The gates for which the worker has more room than is ready already, and at which jobs wait, or may come to in this turn. */
@@ -464,7 +471,7 @@ class Pass {
     this.#readSecond(byDoor, inTurns);
     let left = most;
     return [...byDoor].flatMap(([door, heads]) => {
-      const room = roomAt(this.#facts.get(door)!);
+      const room = roomAt(this.#facts.get(door)!, this.#now);
       if (left <= 0) {
         full.unread.push(door);
         return NONE_FOUND;
@@ -494,7 +501,7 @@ class Pass {
   /** Doors with room for one more than is read, all at once. */
   #readSecond(byDoor: ReadonlyMap<number, Held[]>, inTurns: ReadonlySet<number>): void {
     const after = [...byDoor].flatMap(([door, [head]]) =>
-      !inTurns.has(door) && head![8] === null && roomAt(this.#facts.get(door)!) === 2
+      !inTurns.has(door) && head![8] === null && roomAt(this.#facts.get(door)!, this.#now) === 2
         ? [{ door, rank: head![2], job: head![1] }]
         : [],
     );
@@ -647,7 +654,7 @@ class Pass {
       this.#heads.forget(door);
       db.sql(ENTER_AS_EXTRAS).run(job);
     }
-    for (const [id, at] of due) setKey(db, id, this.#names.get(id)!, "due_at", at);
+    for (const [id, at] of due) setDue(db, id, this.#names.get(id)!, at);
     for (const [id, { at, served }] of rings) this.#setRing(id, at, served);
     // As many were read as there was room, and some of them did not take it: others may.
     if (moved.length > 0 || full.cut.size > 0) woken.push(...stillRoomy(full, candidates, admitted, moved));
@@ -809,57 +816,56 @@ function factsOf(
   strict: boolean,
 ): KeyFacts[] {
   const highest = strict ? PLACE.first : PLACE.taken;
-  const text = db.sql(ANY_SECOND).get() === undefined ? FACTS_OF_FIRST : FACTS;
+  const onlyFirst = db.sql(ANY_SECOND).get() === undefined;
+  const text = onlyFirst ? FACTS_OF_FIRST : FACTS;
   const rows = db.sqlArrays(text).all(JSON.stringify(ids), highest) as unknown as FactColumns[];
-  return rows.map(([id, taken, running, interval, burst, arrivalAt, heldOff, pausedAt, pausedUntil]) => {
-    const own: OwnColumns | undefined =
-      arrivalAt === null
-        ? undefined
-        : {
-            running,
-            interval_ms: interval,
-            burst,
-            weight: null,
-            arrival_at: arrivalAt,
-            held_off_until: heldOff!,
-            paused_at: pausedAt,
-            paused_until: pausedUntil,
-          };
-    const limit = limits.settingsOf(limitOf(id), own);
-    return {
-      id,
-      limit,
-      taken,
-      unclaimed: limit.intervalMs === null ? 0 : unclaimedOf(db, id),
-      arrivalAt: arrivalAt ?? 0,
-      heldOffUntil: own === undefined ? 0 : closedUntil(own),
-    };
-  });
+  const facts = rows.map(
+    ([id, taken, running, interval, burst, arrivalAt, heldOff, pausedAt, pausedUntil]): KeyFacts => {
+      const own: OwnColumns | undefined =
+        arrivalAt === null
+          ? undefined
+          : {
+              running,
+              interval_ms: interval,
+              burst,
+              weight: null,
+              arrival_at: arrivalAt,
+              held_off_until: heldOff!,
+              paused_at: pausedAt,
+              paused_until: pausedUntil,
+            };
+      const limit = limits.settingsOf(limitOf(id), own);
+      const heldOffUntil = own === undefined ? 0 : closedUntil(own);
+      return { id, limit, taken, unclaimed: 0, arrivalAt: arrivalAt ?? 0, heldOffUntil };
+    },
+  );
+  const rated = facts.flatMap(({ id, limit }) => (limit.intervalMs === null ? [] : [id]));
+  if (rated.length === 0) return facts;
+  const unclaimed = unclaimedOf(db, rated, onlyFirst);
+  return facts.map((one) => ({ ...one, unclaimed: unclaimed.get(one.id) ?? 0 }));
 }
 
-/** Admitted, and no worker has claimed them yet. */
-function unclaimedOf(db: Database, id: number): number {
-  const count = (column: string): number =>
-    (
-      db
-        .sql(
-          `SELECT count(*) AS n FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job WHERE e.${column} = ? AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.queued}`,
-        )
-        .get(id) as { n: number }
-    ).n;
-  return count("key1") + count("key2") + count("key3");
+const unclaimedIn = (...columns: string[]): string =>
+  `SELECT k.value, ${columns
+    .map(
+      (column) =>
+        `(SELECT count(*) FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
+          WHERE e.${column} = k.value AND e.place = ${PLACE.taken} AND e.place > 1 AND j.state = ${STATE.queued})`,
+    )
+    .join(" + ")} FROM json_each(?) AS k`;
+const UNCLAIMED = unclaimedIn("key1", "key2", "key3");
+const UNCLAIMED_OF_FIRST = unclaimedIn("key1");
+
+/** Of each of these keys, how many jobs are admitted and not claimed by a worker yet. */
+function unclaimedOf(db: Database, ids: readonly number[], onlyFirst: boolean): ReadonlyMap<number, number> {
+  const text = onlyFirst ? UNCLAIMED_OF_FIRST : UNCLAIMED;
+  return new Map(db.sqlArrays(text).all(JSON.stringify(ids)) as unknown as [id: number, count: number][]);
 }
 
-function setKey(
-  db: Database,
-  id: number,
-  [name, key]: readonly [string, string],
-  column: "arrival_at" | "due_at",
-  value: number,
-): void {
+function setDue(db: Database, id: number, [name, key]: readonly [string, string], at: number): void {
   db.sql(
-    `INSERT INTO outlive_keys (id, name, key, ${column}) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET ${column} = excluded.${column}`,
-  ).run(id, name, key, value);
+    "INSERT INTO outlive_keys (id, name, key, due_at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET due_at = excluded.due_at",
+  ).run(id, name, key, at);
 }
 
 // ---- starts of a rate
@@ -875,6 +881,11 @@ const KEYS_OF = `SELECT e.key1, e.key2, e.key3, e.keys, e.job FROM json_each(?1)
 const OWN_RATES =
   "SELECT o.id FROM json_each(?) AS k CROSS JOIN outlive_keys o ON o.id = k.value WHERE o.interval_ms IS NOT NULL";
 
+/** What starts cost their keys, all in one statement: one for each of 1,000 keys that are due at once kept a turn for 20 ms. */
+const SPEND = `INSERT INTO outlive_keys (id, name, key, arrival_at, due_at)
+  SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?) WHERE true
+  ON CONFLICT DO UPDATE SET arrival_at = excluded.arrival_at, due_at = ifnull(excluded.due_at, due_at)`;
+
 /** These jobs were claimed: those with a rate start now. */
 export function spendStarts(db: Database, jobs: readonly number[], now: number): void {
   if (jobs.length === 0 || db.sql(ANY_TAKEN).get() === undefined) return;
@@ -887,28 +898,41 @@ export function spendStarts(db: Database, jobs: readonly number[], now: number):
     number,
   ][];
   if (rows.length === 0) return;
+  const starts = new Map<number, { readonly name: readonly [limit: string, key: string]; count: number }>();
+  for (const [key1, key2, key3, keys] of rows)
+    keysIn({ key1, key2, key3 }).forEach((id, at) => {
+      const known = starts.get(id);
+      if (known) known.count++;
+      else starts.set(id, { name: namesIn(keys)[at]!, count: 1 });
+    });
   const limits = new Limits(db);
-  const starts = rows.flatMap(([key1, key2, key3, keys, job]) => {
-    const ids = keysIn({ key1, key2, key3 });
-    return namesIn(keys).map((name, at) => ({ id: ids[at]!, name, job }));
+  const all = JSON.stringify([...starts.keys()]);
+  const own = new Set((db.sqlArrays(OWN_RATES).all(all) as unknown as [number][]).map(([id]) => id));
+  const limitOf = (id: number): string => starts.get(id)!.name[0];
+  const spent = [false, true].flatMap((strict) => {
+    const ids = [...starts.keys()].filter((id) => {
+      const limit = limits.of(limitOf(id));
+      return limit.strict === strict && (limit.intervalMs !== null || own.has(id));
+    });
+    return ids.length === 0 ? [] : factsOf(db, limits, ids, limitOf, strict);
   });
-  const ids = JSON.stringify([...new Set(starts.map(({ id }) => id))]);
-  const own = new Set((db.sqlArrays(OWN_RATES).all(ids) as unknown as [number][]).map(([id]) => id));
-  const spent = new Set<number>();
-  for (const { id, name, job } of starts) {
-    const limit = limits.of(name[0]);
-    if (limit.intervalMs === null && !own.has(id)) continue;
-    const [facts] = factsOf(db, limits, [id], () => name[0], limit.strict) as [KeyFacts];
-    // The claim is written: the job is not among the unclaimed any more.
-    const { arrivalAt, due } = startOf({ ...facts, unclaimed: facts.unclaimed + 1 }, now);
-    setKey(db, id, name, "arrival_at", arrivalAt);
-    if (due !== null) setKey(db, id, name, "due_at", due);
-    spent.add(job);
-  }
-  if (spent.size > 0)
-    db.sql(`UPDATE outlive_extras SET rank = ${SPENT} WHERE job IN (SELECT value FROM json_each(?))`).run(
-      JSON.stringify([...spent]),
-    );
+  if (spent.length === 0) return;
+  const written = spent.map((facts) => {
+    const { name, count } = starts.get(facts.id)!;
+    let [arrivalAt, due]: [number, number | null] = [facts.arrivalAt, null];
+    // The claims are written: these jobs are not among the unclaimed any more.
+    for (let i = 0; i < count; i++)
+      ({ arrivalAt, due } = startOf({ ...facts, arrivalAt, unclaimed: facts.unclaimed + 1 }, now));
+    return [facts.id, ...name, arrivalAt, due];
+  });
+  db.sql(SPEND).run(JSON.stringify(written));
+  const rated = new Set(spent.map(({ id }) => id));
+  const spenders = rows.flatMap(([key1, key2, key3, , job]) =>
+    keysIn({ key1, key2, key3 }).some((id) => rated.has(id)) ? [job] : [],
+  );
+  db.sql(`UPDATE outlive_extras SET rank = ${SPENT} WHERE job IN (SELECT value FROM json_each(?))`).run(
+    JSON.stringify(spenders),
+  );
 }
 
 const SPENT_BY = `SELECT e.key1, e.key2, e.key3, e.keys, j.started_at FROM outlive_extras e CROSS JOIN outlive_jobs j ON j.seq = e.job
@@ -936,6 +960,8 @@ export function returnStarts(db: Database, job: number, now: number): void {
     const [{ limit, arrivalAt }] = factsOf(db, limits, [id], () => name[0], false) as [KeyFacts];
     if (limit.intervalMs === null) continue;
     const { n } = db.sql(ALIKE).get(id, startedAt) as { n: number };
-    setKey(db, id, name, "arrival_at", arrivalAt - returnedMs(limit.intervalMs, startedAt, n + 1, now));
+    db.sql(SPEND).run(
+      JSON.stringify([[id, ...name, arrivalAt - returnedMs(limit.intervalMs, startedAt, n + 1, now), null]]),
+    );
   }
 }
