@@ -71,7 +71,7 @@ test("down takes everything back that up made, and leaves what is not ours", asy
   const { stdout } = await run("migrate", "down", "--to", "1");
   assert.match(
     stdout,
-    new RegExp(`${LATER.length} migrations taken back \\(${LATER.toReversed().join(", ")}\\)\\. Dropped:`),
+    new RegExp(`${LATER.length} migrations undone \\(${LATER.toReversed().join(", ")}\\)\\. Dropped:`),
   );
   assert.match(stdout, /\n {2}the views stale_monitor.*\n {2}the functions job_heartbeat/);
   assert.equal(await things(url), core);
