@@ -48,7 +48,7 @@ wait.handle((_, run) => new Promise((resolve) => run.signal.addEventListener("ab
   const job = async (): Promise<{ state: string; attempt: number }> =>
     JSON.parse(await said("job", id, "--json")) as never;
   await untilTrue(job, ({ state }) => state === "running", "it runs");
-  assert.match(await said("why", id), /It runs .*attempt 1/);
+  assert.match(await said("why", id), /It has run .*attempt 1/);
   assert.match(await said("status"), /wait/);
   assert.match(await said("jobs"), new RegExp(id));
   process.kill(first!.pid, "SIGKILL");
