@@ -296,7 +296,7 @@ test("list shows the checksums that a SQLite file keeps, and writes nothing", as
   assert.ok(migrations.every(({ applied, checksum, storedChecksum }) => applied && storedChecksum === checksum));
   const db = new DatabaseSync(place.path);
   db.exec("DELETE FROM outlive_meta WHERE key LIKE 'checksum %'");
-  assert.match((await run("migrate", "list")).stdout, /1 {2}core +yes +not kept yet/);
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core +yes +not stored yet/);
   assert.equal(db.prepare("SELECT count(*) AS n FROM outlive_meta WHERE key LIKE 'checksum %'").get()!["n"], 0);
   db.close();
 });
