@@ -407,7 +407,7 @@ test("in an empty folder: init, work, enqueue, kill -9, and the work goes on and
   process.kill(first!, "SIGKILL");
   const again = await untilTrue(job, ({ attempt, state }) => attempt === 2 && state === "running", "it runs again");
   assert.ok(again.steps.length >= 2, "what was done is kept");
-  assert.match(await outlive("why", id), /It runs .*attempt 2/);
+  assert.match(await outlive("why", id), /It has run .*attempt 2/);
   assert.match(await outlive("incidents"), /gone/);
   const incidents = (await asked("incidents")) as { readonly incidents: readonly { readonly id: string }[] };
   assert.match(

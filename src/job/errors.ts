@@ -44,7 +44,7 @@ export const ErrorCode = {
   commitAsync: "COMMIT_ASYNC",
   /** A `commit` or `transaction` callback used transaction control, ATTACH or a PRAGMA, or tried to change Outlive's own tables. */
   commitDenied: "COMMIT_DENIED",
-  /** `commit` or `transaction` was called with `sqlite` on PostgreSQL, or with `postgres` on SQLite. */
+  /** The first argument of `commit` or `transaction` belongs to another store: `sqlite` on PostgreSQL, or `postgres` on SQLite. */
   commitForm: "COMMIT_FORM",
   /** The store has no transactions for your own writes, so `commit` and `transaction` do not work. */
   commitUnsupported: "COMMIT_UNSUPPORTED",

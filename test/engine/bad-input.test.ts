@@ -137,7 +137,7 @@ test("a key named __proto__ is refused wherever it is, and a stored one does not
   assert.equal(ran, 0);
   assert.match(
     (await engine.get(id))!.error!.message,
-    new RegExp(`The input of job ${id} holds a key named __proto__`),
+    new RegExp(`The input of job ${id} contains a key named __proto__`),
   );
 });
 
@@ -165,7 +165,7 @@ for (const [what, value, said] of notJson)
     const engine = await memory(t, [note]);
     await assert.rejects(
       engine.enqueue(note, value as Json),
-      says(ErrorCode.notJson, "The input of note holds", said, "turn dates into text or milliseconds"),
+      says(ErrorCode.notJson, "The input of note contains", said, "turn dates into text or milliseconds"),
     );
     assert.equal(await count(engine), 0);
   });

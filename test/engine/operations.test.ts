@@ -130,7 +130,7 @@ test("a new input with other keys than the job counts against is refused", async
   const engine = await memory(t, [limited]);
   const { id } = await engine.enqueue(limited, { who: "a" });
   await engine.runUntilIdle();
-  await assert.rejects(engine.retry(id, { input: { who: "b" } }), says(ErrorCode.inputInvalid, "other keys"));
+  await assert.rejects(engine.retry(id, { input: { who: "b" } }), says(ErrorCode.inputInvalid, "other limit keys"));
   assert.equal(await engine.retry(id, { input: { who: "a" } }), "queued");
 });
 

@@ -180,7 +180,12 @@ test("only a retry leaves a terminal state, and it is recorded; counters start a
   for (const [how, id] of ids) {
     const before = (await engine.get(id))!;
     assert.equal(before.state, how);
-    const refusal = says(ErrorCode.wrongState, `Job ${id} is ${how}; it has ended`, `Leave it`, `outlive retry ${id}`);
+    const refusal = says(
+      ErrorCode.wrongState,
+      `Job ${id} is ${how}; it has ended`,
+      "It is deleted after its retention",
+      `outlive retry ${id}`,
+    );
     await assert.rejects(engine.cancel(id), refusal);
     assert.equal((await engine.get(id))?.state, how);
     assert.equal(await engine.retry(id), "queued");

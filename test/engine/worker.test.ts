@@ -139,7 +139,7 @@ test("concurrency that can't be is refused and names the option", async (t) => {
     await assert.rejects(engine.start({ concurrency }), says(ErrorCode.optionInvalid, "concurrency"));
   await assert.rejects(
     engine.start({ concurrency: { crowed: 1 } }),
-    says(ErrorCode.optionInvalid, "concurrency.crowed", "It runs crowd"),
+    says(ErrorCode.optionInvalid, "concurrency.crowed", "Did you mean crowd?"),
   );
   assert.deepEqual(await engine.workers(), []);
 });

@@ -71,7 +71,7 @@ test("down takes everything back that up made, and leaves what is not ours", asy
   const { stdout } = await run("migrate", "down", "--to", "1");
   assert.match(
     stdout,
-    new RegExp(`${LATER.length} migrations taken back \\(${LATER.toReversed().join(", ")}\\)\\. Dropped:`),
+    new RegExp(`${LATER.length} migrations undone \\(${LATER.toReversed().join(", ")}\\)\\. Dropped:`),
   );
   assert.match(stdout, /\n {2}the views stale_monitor.*\n {2}the functions job_heartbeat/);
   assert.equal(await things(url), core);
@@ -296,7 +296,7 @@ test("list shows the checksums that a SQLite file keeps, and writes nothing", as
   assert.ok(migrations.every(({ applied, checksum, storedChecksum }) => applied && storedChecksum === checksum));
   const db = new DatabaseSync(place.path);
   db.exec("DELETE FROM outlive_meta WHERE key LIKE 'checksum %'");
-  assert.match((await run("migrate", "list")).stdout, /1 {2}core +yes +not kept yet/);
+  assert.match((await run("migrate", "list")).stdout, /1 {2}core +yes +not stored yet/);
   assert.equal(db.prepare("SELECT count(*) AS n FROM outlive_meta WHERE key LIKE 'checksum %'").get()!["n"], 0);
   db.close();
 });

@@ -35,7 +35,7 @@ test("HR-16 under `outlive work` requests have separate processes, which are sta
   const effects = (): string => (existsSync(fleet.effects) ? readFileSync(fleet.effects, "utf8") : "");
   await untilTrue(effects, (text) => text.includes("response"), "the callback");
   assert.equal(effects(), `response ${id} fine\n`);
-  const [sentAgain] = await work.said(/^request .* is sent to 127\.0\.0\.1:\d+ by attempt 2/);
+  const [sentAgain] = await work.said(/^request .* is sent again to 127\.0\.0\.1:\d+ by attempt 2/);
   assert.equal(sentAgain!["jobId"], id);
   const [, , next] = await work.said(/ works on /, 3);
   assert.match(next!.message, /works on again, once, asking$/);

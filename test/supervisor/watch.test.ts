@@ -57,7 +57,7 @@ test("a changed module, also one that is only imported, is loaded again; a runni
 
   write(fleet, "hello.ts", "this is no module\n");
   await supervised.said(/could not start: .*hello\.ts can't be loaded/);
-  await supervised.said(/^waiting for a change of the modules$/);
+  await supervised.said(/^waiting until a module changes$/);
   write(fleet, "hello.ts", MODULE.replace("return version", "return version + 1"));
   await supervised.working(3);
   assert.equal(await resultOf(engine, 1), 23);
