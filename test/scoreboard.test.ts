@@ -240,6 +240,16 @@ test("the committed page has the pictures that it shows", () => {
   for (const file of shown) assert.ok(existsSync(new URL(`../docs/${file}`, import.meta.url)), file);
 });
 
+test("the committed page and its pictures are those of the committed results", () => {
+  const docs = new URL("../docs/", import.meta.url);
+  const committed = (file: string): string => readFileSync(new URL(file, docs), "utf8");
+  const kept = JSON.parse(committed("scoreboard/results.json")) as Results;
+  assert.equal(committed("scoreboard.md"), documentOf(kept));
+  for (const [name, svg] of Object.entries(picturesOf(kept))) assert.equal(committed(`scoreboard/${name}`), svg, name);
+  assert.equal(readOptions([]).results, "docs/scoreboard/results.json");
+  assert.equal(readOptions(["--quick"]).results, "scoreboard-results.json");
+});
+
 test("the scoreboard and the bench run the same versions of the peers that both have", () => {
   type Manifest = Record<"dependencies" | "overrides", Readonly<Record<string, string>>>;
   const [board, bench] = ["proof/scoreboard", "proof/bench"].map(

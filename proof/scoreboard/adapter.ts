@@ -42,6 +42,8 @@ export interface Session {
   /** The stop that its documentation shows for SIGTERM; undefined: it handles the signal itself. */
   readonly stop: (() => Promise<unknown>) | undefined;
   find(id: string): Promise<Found>;
+  /** How many jobs its store says have not ended. */
+  unfinished(): Promise<number>;
   /** For a contender whose lease is hard-coded in hours: makes the store believe that it has passed. */
   readonly pretendLeaseIsOver?: () => Promise<unknown>;
 }

@@ -110,7 +110,7 @@ export const contenders: readonly Contender[] = [
       "Redis with `appendonly yes`, `appendfsync everysec` as its guide recommends: a power loss may take the last second (Redis as installed: no log at all, see the kill of the server)",
     better: [
       "Many machines by design, also Redis Cluster, Dragonfly, Valkey; since version 6 PostgreSQL as a second backend.",
-      "Flows (trees of parents and children), rate limits, global concurrency, deduplication modes, job schedulers: more than Outlive has today.",
+      "Flows are declared as a whole tree up front; in Outlive a handler enqueues its children and waits for them.",
       "Years in production in many companies; a NestJS module, ports to Python, Elixir, PHP, Rust and .NET, several dashboards, OpenTelemetry.",
       "Sandboxed processors run a handler in a separate process, so that a crash or a blocked loop there costs the worker nothing (not what is measured here).",
     ],
@@ -169,7 +169,7 @@ export const contenders: readonly Contender[] = [
     },
     durability: "the same PostgreSQL: each acknowledged write is on disk (batched completions only after a moment)",
     better: [
-      "The lowest latency on PostgreSQL, Outlive's included, and with its local queue the highest throughput there.",
+      "The lowest latency on PostgreSQL, Outlive's included.",
       "`graphile_worker.add_job(...)` is plain SQL: triggers and functions enqueue in the user's own transaction; cron with backfill, named queues, job keys.",
       "Its commercial Worker Pro has heartbeats and recovers crashed workers sooner (not measured).",
     ],

@@ -55,7 +55,7 @@ killed, and writes the page from what it found.
 
 Run on ${date}, ${machine}; ${servers.join(", ")}; ${nodes}; ${outlive}. The figures of
 another machine will differ, most of all the speeds; what a contender does after a death should not. **Bold** is what should make one look. _Italics, "quoted"_: not measured, because no run
-can wait that long, but taken from the contender's source ([Quoted](#quoted)). "${NOT_MEASURED}" means just that.${absentees(absent)}${apart.map((line) => `\n\nNot of the same run: ${line}.`).join("")}${notes.map((line) => `\n\n${line}`).join("")}`;
+can wait that long, but taken from the contender's source ([Quoted](#quoted)). "${NOT_MEASURED}" means just that. The raw results are in [results.json](scoreboard/results.json).${absentees(absent)}${apart.map((line) => `\n\nNot of the same run: ${line}.`).join("")}${notes.map((line) => `\n\n${line}`).join("")}`;
 }
 
 function absentees(absent: Results["absent"]): string {
@@ -106,8 +106,8 @@ function howItWasPlayed(): string {
 
 function howFast(): string {
   return `In brackets: the ratio to Outlive on the same store. These are short runs on a shared machine, in one process each; one
-process adds or works. Each figure is the median of three rounds, which the contenders play in turns. A drain is of 20,000 jobs or 4 s, whichever ends first, and counts the starts of
-handlers; adds are counted for a second.${remarks("speed")}
+process adds or works. Each figure is the median of three rounds, which the contenders play in turns. A drain is of 20,000 jobs or 4 s, whichever ends first, and counts the jobs that
+have ended in the store; adds are counted for a second.${remarks("speed")}
 
 They do not promise the same, which is a good part of their differences:
 
@@ -159,8 +159,8 @@ function again({ broken }: Results): string {
   return `## Run it yourself
 
 \`\`\`sh
-npm run scoreboard                                    # a quarter of an hour; needs npm and, for Redis and PostgreSQL, root on a Debian or both installed
-npm run scoreboard -- --render scoreboard-results.json  # the page again from the raw results
+npm run scoreboard                                             # a quarter of an hour; needs npm and, for Redis and PostgreSQL, root on a Debian or both installed
+npm run scoreboard -- --render docs/scoreboard/results.json    # the page again from the raw results
 \`\`\`
 
 The contenders are pinned in \`proof/scoreboard/package.json\` and its lock file, and the run stops if something else is installed. If you think that a peer

@@ -16,7 +16,8 @@ export class Usage extends Error {}
 
 export const USAGE = `npm run scoreboard -- [options]
   --render FILE       makes docs/scoreboard.md and its pictures from a results file, and measures nothing
-  --results FILE      where the raw results go (default scoreboard-results.json); cells that are there and not measured again stay
+  --results FILE      where the raw results go (default docs/scoreboard/results.json, with --quick scoreboard-results.json); cells that are
+                      there and not measured again stay
   --only a,b          these experiments only: ${experiments.map(({ name }) => name).join(", ")}
   --contenders a,b    these contenders only: ${contenders.map(({ id }) => id).join(", ")}
   --quick             small counts, to see whether it works; writes no document`;
@@ -26,7 +27,7 @@ export function readOptions(argv: readonly string[]): Options {
     args: [...argv],
     options: {
       render: { type: "string" },
-      results: { type: "string", default: "scoreboard-results.json" },
+      results: { type: "string" },
       only: { type: "string" },
       contenders: { type: "string" },
       quick: { type: "boolean", default: false },
@@ -36,7 +37,8 @@ export function readOptions(argv: readonly string[]): Options {
   if (values.help) throw new Usage(USAGE);
   return {
     render: values.render ?? null,
-    results: values.results,
+    // A quick run never replaces the results that the committed page was made of.
+    results: values.results ?? (values.quick ? "scoreboard-results.json" : "docs/scoreboard/results.json"),
     quick: values.quick,
     experiments: chosen(
       values.only,

@@ -9,7 +9,6 @@ const { open } = (await import(new URL(peer, import.meta.url).href)) as { open: 
 const held = new Map<number, (note: string | null) => void>();
 let handled = 0;
 let firstAt = 0;
-let lastAt = 0;
 
 const session = await open(place, mode);
 if (session.stop) {
@@ -19,8 +18,7 @@ if (session.stop) {
 
 const acts: Readonly<Record<Input["act"], (task: Task) => Promise<void>>> = {
   noop() {
-    lastAt = monoMs();
-    if (handled++ === 0) firstAt = lastAt;
+    if (handled++ === 0) firstAt = monoMs();
     return Promise.resolve();
   },
   /** Waits until the scoreboard says how to end. */
@@ -42,20 +40,22 @@ function refusal(thrown: unknown): string {
   return `refused: ${(thrown instanceof Error ? thrown.message : String(thrown)).slice(0, 200)}`;
 }
 
+async function work(concurrency: number): Promise<void> {
+  await session.work(concurrency, async (task) => {
+    const { act, n } = task.input;
+    if (act !== "noop") {
+      tell("started", { n, at: monoMs() });
+      // The message must have left before a handler blocks the loop.
+      if (act === "block") await new Promise((resolve) => setTimeout(resolve, 50));
+    } else if (n >= 0) tell("started", { n, at: monoMs() });
+    await acts[act](task);
+    if (act !== "noop") tell("ended", { n });
+  });
+}
+
 serve({
   add: (input: Input) => session.add(input),
-  work: async ({ concurrency }: { concurrency: number }) => {
-    await session.work(concurrency, async (task) => {
-      const { act, n } = task.input;
-      if (act !== "noop") {
-        tell("started", { n, at: monoMs() });
-        // The message must have left before a handler blocks the loop.
-        if (act === "block") await new Promise((resolve) => setTimeout(resolve, 50));
-      } else if (n >= 0) tell("started", { n, at: monoMs() });
-      await acts[act](task);
-      if (act !== "noop") tell("ended", { n });
-    });
-  },
+  work: ({ concurrency }: { concurrency: number }) => work(concurrency),
   find: (id: string) => session.find(id),
   finish: ({ n, note }: { n: number; note: string | null }) => held.get(n)?.(note),
   /** Whether that was done: the page has to say where it was. */
@@ -70,7 +70,26 @@ serve({
       await session.addMany(part);
     }
   },
-  progress: () => ({ handled, firstAt, lastAt }),
+  /**
+   * Works until so many no-op jobs have ended in the store, or the time is up, and returns how many ended per second since the first one
+   * started. A handler that returned is not yet a job that ended: some contenders settle later, and that belongs to the drain. Nor is
+   * the worker's own start awaited, which may resolve when its first jobs have long ended.
+   */
+  drain: async ({ count, concurrency, withinMs }: { count: number; concurrency: number; withinMs: number }) => {
+    const from = monoMs();
+    const isLate = (): boolean => monoMs() - from > withinMs;
+    const working = work(concurrency);
+    while (handled < count && !isLate()) await new Promise((resolve) => setTimeout(resolve, 2));
+    let left = await session.unfinished();
+    while (left > 0 && !isLate()) {
+      // A contender that reads its store synchronously must not starve the loop that settles.
+      await new Promise((resolve) => setTimeout(resolve, 2));
+      left = await session.unfinished();
+    }
+    const perSecond = ((count - left) * 1_000) / (monoMs() - firstAt);
+    await working;
+    return perSecond;
+  },
   /** How many adds a second, one after the other or `inFlight` at once. */
   addRate: async ({ ms, inFlight }: { ms: number; inFlight: number }) => {
     const from = monoMs();

@@ -64,7 +64,7 @@ const MEASURED = 8;
 const OPENING_MS = 5;
 /** How long the end of a request waits for others to be settled with, at most. */
 const GATHER_MS = 8;
-/** As many as one turn claims: with 200 in both, the rest of 256 in flight had turns of its own, and a request cost 6 % more CPU. */
+/** As many as one turn claims: with fewer, the rest of what is in flight would have turns of its own. */
 const MAX_GATHERED = MAX_PER_TURN;
 
 export class Loop implements ExecutorOwner {

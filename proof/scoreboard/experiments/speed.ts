@@ -1,8 +1,8 @@
-// How fast: adds a second, no-op jobs drained a second at concurrency 50, and the time from the call of add() to the start of the
+// How fast: adds a second, no-op jobs a second that have ended in the store at concurrency 50, and the time from the call of add() to the start of the
 // handler in another, idle process. Short runs.
 import type { Mode } from "../adapter.ts";
 import type { Contender } from "../contenders.ts";
-import { type Experiment, pause, until } from "../experiment.ts";
+import { type Experiment, pause } from "../experiment.ts";
 import { type Program, startOf } from "../processes.ts";
 import type { Speed } from "../results.ts";
 import type { Stage } from "../stage.ts";
@@ -42,24 +42,13 @@ function medians(found: readonly Speed[]): Speed {
   return Object.fromEntries(names.map((name) => [name, median(found.flatMap((each) => each[name] ?? []))]));
 }
 
-interface Progress {
-  readonly handled: number;
-  readonly firstAt: number;
-  readonly lastAt: number;
-}
-
 async function drain(stage: Stage, contender: Contender, mode: Mode, count: number): Promise<number> {
   const place = await stage.place(contender);
   const program = await stage.start(contender, place, mode);
   await program.ask("fill", { count });
-  await program.ask("work", { concurrency: CONCURRENCY });
-  let progress = await program.ask<Progress>("progress");
-  await until(DRAIN_MS, async () => {
-    progress = await program.ask<Progress>("progress");
-    return progress.handled >= count;
-  });
+  const rate = await program.ask<number>("drain", { count, concurrency: CONCURRENCY, withinMs: DRAIN_MS });
   await program.kill();
-  return ((progress.handled - 1) * 1_000) / (progress.lastAt - progress.firstAt);
+  return rate;
 }
 
 /** The median in ms. */

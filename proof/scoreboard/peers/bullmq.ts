@@ -20,6 +20,7 @@ interface Bullmq {
     add(name: string, data: Input): Promise<Job>;
     addBulk(jobs: readonly { name: string; data: Input }[]): Promise<unknown>;
     getJob(id: string): Promise<Job | undefined>;
+    getJobCountByTypes(...types: readonly string[]): Promise<number>;
     on(name: string, listener: () => void): void;
     close(): Promise<void>;
   };
@@ -64,6 +65,7 @@ export const open: Open = async ({ address }, mode): Promise<Session> => {
       await worker?.close();
       await queue.close();
     },
+    unfinished: () => queue.getJobCountByTypes("waiting", "active", "delayed", "prioritized", "paused"),
     async find(id) {
       const job = await queue.getJob(id);
       if (!job) return { state: "missing", note: null, detail: "no such job" };

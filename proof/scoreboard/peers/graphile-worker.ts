@@ -16,6 +16,7 @@ interface Row {
   readonly attempts: number;
   readonly max_attempts: number;
   readonly locked: boolean;
+  readonly unfinished: number;
 }
 interface GraphileWorker {
   readonly Logger: new (make: () => () => void) => object;
@@ -54,6 +55,12 @@ export const open: Open = async ({ address }, mode): Promise<Session> => {
         taskList: { task: (input: never) => handler({ input, note: null }) },
       }),
     stop: undefined,
+    async unfinished() {
+      const { rows } = await query(
+        "SELECT count(*)::int AS unfinished FROM graphile_worker._private_jobs WHERE attempts < max_attempts OR locked_at IS NOT NULL",
+      );
+      return rows[0]!.unfinished;
+    },
     async find(id) {
       const { rows } = await query(
         "SELECT attempts, max_attempts, locked_at IS NOT NULL AS locked FROM graphile_worker._private_jobs WHERE id = $1",

@@ -40,6 +40,10 @@ export const open: Open = async ({ address }: Place, mode): Promise<Session> => 
       await stop?.();
       await engine.close();
     },
+    async unfinished() {
+      const [counts] = await engine.counts();
+      return counts ? counts.ready + counts.delayed + counts.held + counts.running : 0;
+    },
     async find(id) {
       const found = await engine.get(id);
       if (!found) return { state: "missing", note: null, detail: "no row" };

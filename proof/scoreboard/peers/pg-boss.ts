@@ -18,6 +18,7 @@ interface Boss {
   insert(name: string, jobs: readonly { data: Input }[]): Promise<unknown>;
   work(name: string, options: object, handler: (jobs: readonly Job[]) => Promise<void>): Promise<string>;
   findJobs(name: string, options: { id: string }): Promise<readonly Job[]>;
+  getDb(): { executeSql(text: string): Promise<{ rows: readonly { unfinished: number }[] }> };
 }
 
 const BOSS: Readonly<Record<Mode, object>> = {
@@ -63,6 +64,11 @@ export const open: Open = async ({ address }, mode): Promise<Session> => {
         await Promise.all(jobs.map(({ data }) => handler({ input: data, note: null })));
       }),
     stop: () => boss.stop(),
+    async unfinished() {
+      // Its getQueueStats() may be a minute old.
+      const text = "SELECT count(*)::int AS unfinished FROM pgboss.job WHERE name = 'task' AND state < 'completed'";
+      return (await boss.getDb().executeSql(text)).rows[0]!.unfinished;
+    },
     async find(id) {
       const [job] = await boss.findJobs("task", { id });
       if (!job) return { state: "missing", note: null, detail: "no row" };

@@ -15,6 +15,7 @@ interface Plainjob {
 interface Queue {
   add(type: string, data: unknown): { id: number };
   addMany(type: string, data: readonly unknown[]): unknown;
+  countJobs(options: { status: number }): number;
   getJobById(id: number): { readonly status: number; readonly error?: string } | undefined;
   close(): void;
 }
@@ -47,6 +48,7 @@ export const open: Open = async ({ address }, mode): Promise<Session> => {
       await Promise.all(workers.map((worker) => worker.stop()));
       queue.close();
     },
+    unfinished: () => Promise.resolve(queue.countJobs({ status: 0 }) + queue.countJobs({ status: 1 })),
     find(id) {
       const job = queue.getJobById(Number(id));
       if (!job) return Promise.resolve({ state: "missing", note: null, detail: "no row" });
