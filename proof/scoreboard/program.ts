@@ -71,7 +71,7 @@ serve({
     }
   },
   /**
-   * Works until so many no-op jobs have ended in the store, or the time is up, and returns how many ended per second since the first one
+   * Works until this many no-op jobs have ended in the store, or the time is up, and returns how many ended per second since the first one
    * started. A handler that returned is not yet a job that ended: some contenders settle later, and that belongs to the drain. Nor is
    * the worker's own start awaited, which may resolve when its first jobs have long ended.
    */
