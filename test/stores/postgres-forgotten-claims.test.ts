@@ -15,8 +15,6 @@ import { ownServer, type PostgresServer, withClient } from "../support/postgres.
 
 const ROOM: Room = { total: 20, kinds: [{ kind: "mail", room: 20 }] };
 const NONE: Room = { total: 0, kinds: [] };
-/** For a kind of which there is no job. */
-const IDLE: Room = { total: 20, kinds: [{ kind: "sms", room: 20 }] };
 
 const success = ({ lease, counters }: ClaimedJob): Settlement => ({
   lease,
@@ -31,7 +29,7 @@ async function stage(t: TestContext) {
   const connection = await Connection.open({ url, schema: "outlive" });
   const store = postgresStore({ connection, clock: systemClock, newId: idSource(systemClock, systemRandom) });
   t.after(() => store.close());
-  await store.declare([kind("mail"), kind("sms")]);
+  await store.declare([kind("mail")]);
   await store.register(workerRecord("w"));
   await store.enqueue(names("j", 60).map((id) => draft(id)));
   const first = (await store.turn("w", [], ROOM)).claimed.map(success);
@@ -98,29 +96,6 @@ test("a claim next to a settlement is on disk with the next thing that is writte
   const { state, epoch, attempt: fence } = await whenBack(store, lease.jobId);
   assert.deepEqual([state, epoch, fence], ["running", lease.epoch, lease.fence]);
 });
-
-test("a worker with nothing to settle waits for the disk if it claims, and not if it finds nothing", async (t) => {
-  const { server, store, first } = await stage(t);
-  await store.turn("w", first, NONE);
-  await stopLogWriter(server.url());
-  const before = await log(server.url());
-  assert.deepEqual((await store.turn("w", [], IDLE)).claimed, []);
-  const found = await log(server.url());
-  assert.deepEqual([found.written > before.written, found.flushed], [true, before.flushed], "the lock of its own row");
-  assert.equal((await store.turn("w", [], ROOM)).claimed.length, 20);
-  const claimed = await log(server.url());
-  assert.ok(claimed.flushed > found.written, `${claimed.flushed} > ${found.written}`);
-});
-
-/** Up to where the server's log is written, and up to where it is on disk. */
-async function log(url: string): Promise<{ readonly written: number; readonly flushed: number }> {
-  const { rows } = await withClient(url, (client) =>
-    client.query<{ written: number; flushed: number }>(
-      "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8 AS written, (pg_current_wal_flush_lsn() - '0/0')::float8 AS flushed",
-    ),
-  );
-  return rows[0]!;
-}
 
 async function whenBack(store: Store, id: string): Promise<JobInfo> {
   for (;;) {

@@ -567,12 +567,8 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
     NULL::int AS priority, (SELECT epoch FROM me) AS epoch,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS input${ofOne ? "" : ", NULL::int AS kind, NULL::bigint AS timeout_ms"}
-  ${does === "claims" ? UNLESS_CLAIMED : ""}
   UNION ALL SELECT * FROM taken`;
 }
-
-/** An idle worker's poll leaves nothing but the lock of its own row, and does not wait until that is on the disk. */
-const UNLESS_CLAIMED = `FROM (SELECT count(set_config('synchronous_commit', 'off', true)) FROM clock WHERE NOT EXISTS (SELECT 1 FROM ready)) quick`;
 
 const GATE = "SELECT 1 FROM outlive.extras WHERE door < 0 ORDER BY door LIMIT 1";
 
