@@ -47,6 +47,16 @@ function declare() {
     targets.map(({ types }) => join(root, types)),
     all.map((name) => join(dist, name)),
   );
+  for (const name of readdirSync(dist, { recursive: true, encoding: "utf8" }).filter((file) =>
+    file.endsWith(".d.ts"),
+  )) {
+    const path = join(dist, name);
+    // Indented as the sources are: tsc uses twice as many spaces, which are half a kilobyte of the tarball.
+    writeFileSync(
+      path,
+      readFileSync(path, "utf8").replace(/^(?: {4})+/gm, (spaces) => spaces.slice(spaces.length / 2)),
+    );
+  }
   return 0;
 }
 
@@ -89,10 +99,10 @@ async function bundle() {
     const { code = "" } = await minify(named, {
       ecma: 2020,
       module: true,
-      compress: { toplevel: true, keep_classnames: true, keep_fnames: true },
+      compress: { toplevel: true, passes: 3, keep_classnames: true, keep_fnames: true },
       mangle: { toplevel: true, keep_classnames: true, keep_fnames: true, reserved: classesOf(named) },
-      // A stack says a line and a column: lines of a length that an editor can show.
-      format: { max_line_len: 1_000 },
+      // A stack says a line and a column: lines of a length that an editor can show. With 1,000 the tarball has 2 KB more.
+      format: { max_line_len: 16_000 },
     });
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(path, code);
