@@ -169,7 +169,7 @@ export const contenders: readonly Contender[] = [
     },
     durability: "the same PostgreSQL: each acknowledged write is on disk (batched completions only after a moment)",
     better: [
-      "The lowest latency on PostgreSQL, Outlive's included.",
+      "The lowest latency on PostgreSQL, Outlive's included. With its local queue it drains a short backlog as fast as Outlive does.",
       "`graphile_worker.add_job(...)` is plain SQL: triggers and functions enqueue in the user's own transaction; cron with backfill, named queues, job keys.",
       "Its commercial Worker Pro has heartbeats and recovers crashed workers sooner (not measured).",
     ],
