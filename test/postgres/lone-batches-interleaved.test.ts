@@ -365,7 +365,7 @@ const MUTANTS: readonly Mutant[] = [
     foundBy: "blocks that return, and a pause",
   },
   {
-    name: "a block that returns stays among the ready jobs, whoever is alone",
+    name: "a block that returns stays among the ready jobs, whichever batch is alone",
     in: "note_move",
     from: "b.ring IS NOT NULL",
     to: "false",

@@ -165,6 +165,7 @@ class NoReply extends Disconnected {
     super(`the server did not reply to ${command} within ${deadlineMs} ms`, "NO_REPLY");
   }
 }
+
 async function driver(): Promise<Pick<typeof redisClient, "createClient" | "ErrorReply">> {
   try {
     return await import("@redis/client");
