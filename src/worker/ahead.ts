@@ -33,9 +33,13 @@ export class Ahead {
   #duration = Number.POSITIVE_INFINITY;
   /** Changes with what `isFast` returns. */
   version = 0;
-  /** Jobs that ended per ms. */
-  #rate = 0;
-  #ratedMono: number | null = null;
+  /** Jobs that ended per ms in which there was one to run. */
+  #rate = Number.POSITIVE_INFINITY;
+  #ratedMono = 0;
+  /** Since when there is none to run; null: there is one. */
+  #starvedMono: number | null = 0;
+  /** For how long there was none since the last turn began. */
+  #starvedMs = 0;
   /** The size of an input. */
   #bytes = 0;
 
@@ -104,9 +108,28 @@ export class Ahead {
 
   /** So many have ended since the turn before. */
   turned(ended: number, mono: number): void {
-    if (ended > 0 && this.#ratedMono !== null)
-      this.#rate = weighted(this.#rate, ended / Math.max(0.05, mono - this.#ratedMono));
+    if (this.#starvedMono !== null) {
+      this.#starvedMs += mono - this.#starvedMono;
+      this.#starvedMono = mono;
+    }
+    if (ended > 0) this.#rate = weighted(this.#rate, ended / Math.max(0.05, mono - this.#ratedMono - this.#starvedMs));
     this.#ratedMono = mono;
+    this.#starvedMs = 0;
+  }
+
+  /**
+   * All that was claimed has ended. The time until there is more is the store's, not that of the handlers: a slow store would make the turns small,
+   * and small turns make it slower.
+   */
+  starved(mono: number): void {
+    this.#starvedMono ??= mono;
+  }
+
+  /** There is a job to run again. */
+  fed(mono: number): void {
+    if (this.#starvedMono === null) return;
+    this.#starvedMs += mono - this.#starvedMono;
+    this.#starvedMono = null;
   }
 
   /** Of a kind that was not measured yet it is as with all others. */
@@ -116,7 +139,8 @@ export class Ahead {
 
   /** How many more to claim: 0 while at least half of what should wait does. */
   room(): number {
-    const measured = Math.min(MAX_AHEAD, this.#rate * WORK_MS, MAX_BYTES / Math.max(1, this.#bytes));
+    const rate = Number.isFinite(this.#rate) ? this.#rate : 0;
+    const measured = Math.min(MAX_AHEAD, rate * WORK_MS, MAX_BYTES / Math.max(1, this.#bytes));
     const wanted = this.#fixed ?? Math.floor(measured);
     return this.size * 2 > wanted ? 0 : wanted - this.size;
   }

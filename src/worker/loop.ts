@@ -86,6 +86,8 @@ export class Loop implements ExecutorOwner {
   /** Kinds whose jobs may wait for a slot. */
   readonly #mayWait: ReadonlySet<string>;
   #everyAhead: MarkedKinds | null = null;
+  /** A claimed job is started, and others of its turn come next. */
+  #starting = false;
   #filling = false;
   #fillsLater = false;
   #ends = 0;
@@ -265,7 +267,7 @@ export class Loop implements ExecutorOwner {
       this.#ahead.ended(job.kind, this.#context.clock.mono() - startedMono, job.input.length);
     if (this.#isGathering(job.kind)) this.#gathered ??= this.#context.clock.after(GATHER_MS, this.#gather);
     else this.wake();
-    if (this.#ahead.size > 0) this.#fill();
+    this.#fillOrStarve();
   }
 
   /** Requests end one by one while others are in flight: a turn for each few of them is a transaction for each few. */
@@ -277,7 +279,7 @@ export class Loop implements ExecutorOwner {
   freed(attempt: Attempt): void {
     this.#free(attempt);
     this.wake();
-    if (this.#ahead.size > 0) this.#fill();
+    this.#fillOrStarve();
   }
 
   /** A durable step is progress: the job is fresh again. */
@@ -301,6 +303,11 @@ export class Loop implements ExecutorOwner {
   /** Whether one more may start: a slot is free, and a crash would not run too many again that have ended. */
   get #hasSlot(): boolean {
     return this.#running < this.#total && this.#executor.heldCount - this.#ahead.size < this.#total + MAX_AHEAD;
+  }
+
+  #fillOrStarve(): void {
+    if (this.#ahead.size > 0) this.#fill();
+    else if (this.#running === 0 && !this.#starting) this.#ahead.starved(this.#context.clock.mono());
   }
 
   /** Starts what waits, as long as slots are free. A handler that returns at once leaves its slot to the next one. */
@@ -441,17 +448,21 @@ export class Loop implements ExecutorOwner {
 
   /** Those that may not wait start at once: slots are free for them. The others start as long as slots are free, for a while. */
   #start(claimed: readonly ClaimedJob[]): void {
+    if (claimed.length === 0) return;
     let fromMono = Number.NaN;
     let isLate = false;
+    this.#starting = true;
     for (const job of claimed) {
       const starts = this.#ahead.size === 0 && !isLate && this.#hasSlot;
       const attempt = this.#took(job);
-      if (Number.isNaN(fromMono)) fromMono = attempt.claimedMono;
+      if (Number.isNaN(fromMono)) this.#ahead.fed((fromMono = attempt.claimedMono));
       isLate ||= attempt.claimedMono - fromMono > STARTS_MS;
       const waits = !starts && job.together === null && this.#mayWait.has(job.kind) && this.#ahead.add(attempt);
       if (!waits) attempt.start();
     }
+    this.#starting = false;
     if (this.#ahead.size > 0) this.#fillLater();
+    else this.#fillOrStarve();
   }
 
   #cancel(jobId: string): void {

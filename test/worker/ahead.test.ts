@@ -193,7 +193,8 @@ test("about 20 ms of work are claimed ahead, within the bounds, and nothing of s
   const ahead = new Ahead(new AheadCells());
   assert.equal(ahead.room(), 0, "nothing is known yet");
   assert.equal(ahead.isFast("mail"), false);
-  for (let turn = 0; turn < 50; turn++) {
+  ahead.fed(0);
+  for (let turn = 1; turn < 50; turn++) {
     ahead.turned(10, turn);
     ahead.ended("mail", 5, 100);
     ahead.ended("report", 90, 100);
@@ -206,4 +207,22 @@ test("about 20 ms of work are claimed ahead, within the bounds, and nothing of s
   assert.ok(ahead.room() <= 21, `${ahead.room()} of 200 KB each`);
   for (let turn = 100; turn < 150; turn++) ahead.turned(1, turn * 1_000);
   assert.equal(ahead.room(), 0, "one job a second");
+});
+
+test("the time in which a worker has nothing to run does not count: what a slow store gives is run as fast", () => {
+  const ahead = new Ahead(new AheadCells());
+  ahead.turned(0, 1_000);
+  for (let turn = 1; turn < 50; turn++) {
+    ahead.fed(turn * 1_000 + 30);
+    ahead.starved(turn * 1_000 + 35);
+    ahead.starved(turn * 1_000 + 39);
+    ahead.turned(50, turn * 1_000 + 39);
+    assert.equal(ahead.room(), 200, "50 jobs in 5 ms of each second, from the first turn on");
+  }
+  for (let turn = 50; turn < 100; turn++) {
+    ahead.fed(turn * 1_000 + 30);
+    ahead.turned(50, turn * 1_000 + 130);
+    ahead.starved(turn * 1_000 + 230);
+  }
+  assert.equal(ahead.room(), 5, "50 jobs in 200 ms, half of them while a turn is under way");
 });
