@@ -6,7 +6,7 @@ import type { WorkerRow } from "../stores/liveness.ts";
 import type { Store } from "../stores/port.ts";
 
 /** How often the elected process shows that it polls. Each message wakes a session of every worker, so it is seldom. */
-const PROOF_EVERY_MS = 8_000;
+const PROOF_EVERY_MS = 16_000;
 /** Where no wake-up is lost, how long the pause between two polls grows as long as nothing is written. */
 const MAX_REST_MS = 20_000;
 

@@ -79,8 +79,10 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
 
 /** How often an idle worker polls that need not. */
 const SELDOM_MS = 10_000;
-/** Without a proof for this long, wake-ups count as lost: the elected process sends one every 8 s (recovery/elected-poll.ts). */
-const PROVED_MS = 20_000;
+/** Without a proof for this long, wake-ups count as lost: the elected process sends one every 16 s (recovery/elected-poll.ts). */
+const PROVED_MS = 40_000;
+/** How often it reads the schedules then, for those whose change nobody announced. What is due it knows from the read before. */
+const SCHEDULES_MS = 30_000;
 /** Both, where no wake-up is lost as long as its way is proved. */
 const SURE_MS = 30_000;
 
@@ -119,7 +121,9 @@ export class PollPace {
 
   /** How often schedules are read: the elected process reads them for all. */
   get schedulesMs(): number {
-    return this.isElected && !this.#isSure ? this.#oftenMs : this.everyMs;
+    if (this.isElected && !this.#isSure) return this.#oftenMs;
+    const { everyMs } = this;
+    return this.#isProved ? Math.max(everyMs, SCHEDULES_MS) : everyMs;
   }
 
   /** For how many ms `everyMs` holds if nothing arrives. */
