@@ -1,7 +1,7 @@
 // The contenders' packages: installed once next to the scoreboard, exactly as in its lock file. A native add-on is built by the machine's
 // own Node, whose headers a machine has, and not by the project's; what runs it is then that Node, on a program without types.
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { stripTypeScriptTypes } from "node:module";
 import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -10,6 +10,7 @@ import { ownRuntime, type Runtime } from "./processes.ts";
 import { COMMIT } from "./results.ts";
 
 const folder = fileURLToPath(new URL("./", import.meta.url));
+const root = fileURLToPath(new URL("../../", import.meta.url));
 const ADD_ON = "better-sqlite3";
 
 export interface Installation {
@@ -36,6 +37,7 @@ export function install(wanted: readonly string[]): Installation {
       ],
       env,
     );
+  buildOutlive();
   const versions: Record<string, string> = {};
   const runtimes: Record<string, Runtime> = {};
   const absent: Record<string, string> = {};
@@ -56,6 +58,14 @@ export function install(wanted: readonly string[]): Installation {
     nodes += `; ${each.name} on Node ${machine.version} with ${ADD_ON} ${versionOf(ADD_ON)}`;
   }
   return { runtimes, versions, absent, nodes };
+}
+
+/** As it is published, next to the packages of the others; drivers are those of the repository. */
+function buildOutlive(): void {
+  const place = join(folder, "node_modules", ".outlive");
+  mkdirSync(place, { recursive: true });
+  execFileSync(process.execPath, [join(root, "scripts/build.mjs"), "--code", join(place, "code")], { cwd: root });
+  if (!existsSync(join(place, "node_modules"))) symlinkSync(join(root, "node_modules"), join(place, "node_modules"));
 }
 
 /** A lock file that was not honoured must not go unnoticed: npm picks old majors for an old Node if it may. */
