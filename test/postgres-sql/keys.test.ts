@@ -104,3 +104,55 @@ test("outlive.enqueue refuses a kind with limits and says why", async (t) => {
   await assert.rejects(on.sql("SELECT outlive.enqueue('sms')"), /a program computes their keys/);
   await on.sql("SELECT outlive.enqueue('mail')");
 });
+
+const WAKES = "SELECT count(*)::int AS n FROM outlive.key_wakes";
+
+test("a tick folds the wakes of keys that no worker takes to one for each key, and the oldest stays", async (t) => {
+  const on = await workers(t);
+  await on.sms("a");
+  await on.pass(1_000);
+  await on.sms("b");
+  assert.deepEqual(await on.sql(WAKES), [{ n: 2 }]);
+  await on.sql("SELECT outlive.tick()");
+  assert.deepEqual(await on.sql(WAKES), [{ n: 2 }], "few are left as they are");
+  await on.sql(
+    "INSERT INTO outlive.key_wakes (key, at) SELECT w.key, w.at FROM outlive.key_wakes w, generate_series(1, 5000)",
+  );
+  const [oldest] = await on.sql<{ id: number }>("SELECT min(id)::int AS id FROM outlive.key_wakes");
+  await on.sql("SELECT outlive.tick()");
+  assert.deepEqual(await on.sql("SELECT id::int AS id FROM outlive.key_wakes"), [oldest]);
+  const worker = await on.hand("w");
+  await on.quiet(worker);
+  assert.equal((await worker.next()).lease.jobId, "a");
+});
+
+test("a wake that an open admission has taken stands for no other", async (t) => {
+  const on = await workers(t);
+  for (const id of ["a", "b", "c"]) await on.sms(id);
+  const admission = await on.session();
+  await admission.sql("BEGIN");
+  await admission.sql("DELETE FROM outlive.key_wakes WHERE id = (SELECT min(id) FROM outlive.key_wakes)");
+  assert.deepEqual(await on.sql("SELECT outlive.fold_wakes(0) AS removed"), [{ removed: 1 }]);
+  await admission.sql("COMMIT");
+  assert.deepEqual(await on.sql(WAKES), [{ n: 1 }]);
+});
+
+test("of the events that no worker applies a fold leaves the last, with the earliest bound, and none that a locked job has", async (t) => {
+  const on = await workers(t);
+  await on.event(1);
+  for (const n of [2, 3, 4, 5]) await (await openEvent(on, n)).commit();
+  await on.sql("UPDATE outlive.reruns SET latest_at = 1000000 + ord");
+  const EVENTS = "SELECT latest_at::int AS latest, due, seen, draft::json ->> 'input' AS input FROM outlive.reruns";
+  const [first] = await on.sql<{ latest: number }>("SELECT min(latest_at)::int AS latest FROM outlive.reruns");
+  const holder = await on.session();
+  await holder.sql("BEGIN");
+  await holder.sql("SELECT 1 FROM outlive.jobs FOR UPDATE");
+  assert.deepEqual(await on.sql("SELECT outlive.fold_wakes(0) AS removed"), [{ removed: 0 }]);
+  await holder.sql("COMMIT");
+  assert.deepEqual(await on.sql("SELECT outlive.fold_wakes(0) AS removed"), [{ removed: 3 }]);
+  assert.deepEqual(await on.sql(EVENTS), [{ latest: first!.latest, due: true, seen: false, input: '{"n":5}' }]);
+  await on.sql("UPDATE outlive.reruns SET latest_at = NULL");
+  const worker = await on.hand("w");
+  await on.quiet(worker);
+  assert.equal((await worker.next()).input, '{"n":5}');
+});

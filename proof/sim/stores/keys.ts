@@ -62,19 +62,20 @@ export function nextRoomAt(data: Data): number | null {
 
 /** The job was claimed: it starts now. */
 export function spendStarts(data: Data, job: JobRecord): void {
-  for (const facts of factsOf(data, [job])) {
-    if (facts.limit.intervalMs === null) continue;
+  const rated = factsOf(data, [job]).filter(({ limit }) => limit.intervalMs !== null);
+  for (const facts of rated) {
     const { arrivalAt } = startOf(facts, data.now);
     data.putKey(facts.id, { ...data.key(facts.id), arrivalAt });
   }
+  if (rated.length > 0) data.putJob({ ...job, spent: rated.map(({ id }) => id) });
 }
 
-/** The job was claimed, is not running any more, and never began. No limit of the simulator gets a rate while jobs run, so that its claim was a start of all that it has. */
-export function returnStarts(data: Data, { row, keys, startedAt }: JobRecord): void {
+/** The job was claimed, is not running any more, and never began. `job`: as it was while it ran. */
+export function returnStarts(data: Data, { row, spent, startedAt }: JobRecord): void {
   const isAlike = (job: JobRecord, id: number): boolean =>
     job.row !== row && job.startedAt === startedAt && job.keys.some((key) => key.id === id);
   for (const { id, limit, arrivalAt } of factsOf(data, [data.job(row)!])) {
-    if (limit.intervalMs === null || keys.length === 0) continue;
+    if (limit.intervalMs === null || !spent.includes(id)) continue;
     const alike = 1 + data.running().filter((job) => isAlike(job, id)).length;
     const returned = returnedMs(limit.intervalMs, startedAt, alike, data.now);
     data.putKey(id, { ...data.key(id), arrivalAt: arrivalAt - returned });

@@ -89,6 +89,8 @@ export interface JobRecord {
   readonly door: number | null;
   /** It is first at the door of its strict key, and waits at another one. */
   readonly keepsPlace: boolean;
+  /** The keys of which its latest claim was a start of a rate. */
+  readonly spent: readonly number[];
   /** A debounced job is not moved beyond; null: it has no such end. */
   readonly latestAt: number | null;
   /** It ends if no attempt has begun by then; null: it does not. */
@@ -223,7 +225,7 @@ export function stepOwner(id: string, name: string): string {
 }
 
 /** Of a job that is queued again, or has ended. */
-export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false } as const;
+export const NOT_ADMITTED = { admitted: false, door: null, keepsPlace: false, spent: [] } as const;
 
 const NEW_KEY: KeyRecord = { name: null, own: {}, arrivalAt: 0, heldOffUntil: 0, paused: null };
 

@@ -70,11 +70,13 @@ export function serverSummary(
   ];
 }
 
-// Wakes that no turn has acted on yet, and unread signals. Those of jobs that have ended are not read, and are purged with the job.
+// Wakes and events of dedupe keys that no turn has acted on yet, and unread signals. Those of jobs that have ended are not read, and are purged with the job.
 const LEFT = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
-  oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1)) AS wake,
+  oldest AS MATERIALIZED (SELECT least((SELECT at FROM outlive.wakes ORDER BY id LIMIT 1), (SELECT at FROM outlive.key_wakes ORDER BY id LIMIT 1),
+      (SELECT at FROM outlive.reruns WHERE due ORDER BY ord LIMIT 1)) AS wake,
     (SELECT s.at FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job WHERE s.read_at IS NULL AND j.state < ${STATE.succeeded} ORDER BY s.at LIMIT 1) AS signal)
-  SELECT ((SELECT count(*) FROM outlive.wakes) + (SELECT count(*) FROM outlive.key_wakes))::int AS wakes,
+  SELECT ((SELECT count(*) FROM outlive.wakes) + (SELECT count(*) FROM outlive.key_wakes)
+      + (SELECT count(*) FROM outlive.reruns WHERE due))::int AS wakes,
     greatest(0, coalesce(now - wake, 0))::float8 AS "oldestWakeMs", greatest(0, coalesce(now - signal, 0))::float8 AS "oldestSignalMs" FROM clock, oldest`;
 
 interface StepColumns {

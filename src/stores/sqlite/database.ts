@@ -393,6 +393,43 @@ export function fileKey(dev: bigint, ino: bigint): string {
   return `${major.toString(16).padStart(2, "0")}:${minor.toString(16).padStart(2, "0")}:${ino}`;
 }
 
+// Rows that are next to each other in a table: one statement along the table writes them for half of what a statement for each costs, and for two thirds of one
+// that takes them from a list.
+
+interface Run {
+  readonly first: number;
+  last: number;
+}
+
+/** Fewer neighbours than these are not worth a statement of their own. */
+export const LEAST_RUN = 4;
+
+/** The runs of neighbours in a list of rows, in its order. */
+export function runsOf(rows: readonly number[]): readonly Run[] {
+  const runs: Run[] = [];
+  let run: Run | undefined;
+  for (const row of rows)
+    if (run && row === run.last + 1) run.last = row;
+    else runs.push((run = { first: row, last: row }));
+  return runs;
+}
+
+/** Runs `update` for these rows, which are in ascending order: for each run of them, and for all others together. `id`: the column of their number. */
+export function updateRows(
+  db: Database,
+  update: string,
+  values: readonly SQLInputValue[],
+  id: string,
+  rows: readonly number[],
+): void {
+  const others: number[] = [];
+  for (const { first, last } of runsOf(rows))
+    if (last - first + 1 < LEAST_RUN) for (let row = first; row <= last; row++) others.push(row);
+    else db.sql(`${update} WHERE ${id} BETWEEN ? AND ?`).run(...values, first, last);
+  if (others.length > 0)
+    db.sql(`${update} WHERE ${id} IN (SELECT value FROM json_each(?))`).run(...values, JSON.stringify(others));
+}
+
 // Facts about the store as a whole, stored as rows of outlive_meta.
 
 /** The epoch under which claims are currently made. */

@@ -24,7 +24,7 @@ export const SPENT = -1_000_000;
 
 /**
  * An entry `d` of a door is that of the job `e` only while the extras of the job say the same; otherwise it is stale, and every reader skips it. Admission
- * leaves its entries behind and removes those of a key several at a time (admission.ts). Removed one by one, each wrote a page of its own: with 1,000
+ * leaves its entries behind and removes those of a key several at a time (door-visit.ts). Removed one by one, each wrote a page of its own: with 1,000
  * keys and 20,000 jobs a drain wrote 1.46 pages per job.
  */
 export const AT_DOOR = "e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank";
@@ -146,7 +146,7 @@ const PLACED = `SELECT e.job, e.door, e.ring, e.rank, e.key1, e.key2, e.key3, e.
 /**
  * Jobs with extras have changed their state or their lane. If they have keys: one that has become ready goes to a door, and one that left gives its room to
  * the others. A job that ran and is ready again is admitted again, and spends another token of a rate: it starts again. What was released before it began has got
- * its token back (`returnStarts` in admission.ts).
+ * its token back (`returnStarts` in key-facts.ts).
  */
 export function relocate(db: Database, jobs: readonly number[], now: number): void {
   const rows = db.sql(PLACED).all(JSON.stringify(jobs)) as unknown as PlacedColumns[];

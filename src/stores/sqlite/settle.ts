@@ -6,9 +6,9 @@ import { APPLIED, REPEATED, type Settlement, type Stale, type WriteAnswer } from
 import { LANE, NEVER_DUE, OUTCOME, type SettledColumns, STATE, succeededBy } from "../rows.ts";
 import { endRows, endRowsBySuccess } from "./blocks.ts";
 import { checksumOf } from "./checksums.ts";
-import { type Database, wholly } from "./database.ts";
+import { type Database, LEAST_RUN, wholly } from "./database.ts";
 import { insertFollowing, type Kinds } from "./enqueue.ts";
-import { returnStarts } from "./admission.ts";
+import { returnStarts } from "./key-facts.ts";
 import { relocate, wakeKeys } from "./keys.ts";
 import { beginWait, consequences, dueAt, endAll } from "./waits.ts";
 import type { Workers } from "./workers.ts";
@@ -26,8 +26,6 @@ const SUCCEED_EXTRAS = `${SUCCEED}, result = ?, result_sum = ? WHERE ${OWNED} AN
 // Neighbours in one statement, along the table: half of what a statement for each costs.
 const SUCCEED_RUN = `UPDATE outlive_jobs NOT INDEXED SET state = 2, outcome = 0, finished_at = ?
   WHERE seq BETWEEN ? AND ? AND state = 1 AND fence = ? AND epoch = ? AND worker = ? AND extras = ?`;
-/** Fewer neighbours than these are settled one by one: a run has a savepoint. */
-const LEAST_RUN = 4;
 /** How many runs are settled one by one after one that could not be settled as a whole. */
 const RUN_SKIPS = 16;
 

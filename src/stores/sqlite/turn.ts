@@ -15,8 +15,10 @@ import type { Kinds } from "./enqueue.ts";
 import { expireDue } from "./expiry.ts";
 import { cancelChildren } from "./families.ts";
 import type { Settling } from "./settle.ts";
-import { admitHeld, type AdmittedHeld, isAnyAtGate, makeReady, nextRoomInMs, spendStarts } from "./admission.ts";
+import { admitHeld, type AdmittedHeld, isAnyAtGate, nextRoomInMs } from "./admission.ts";
+import { spendStarts } from "./key-facts.ts";
 import { wakeKeys } from "./keys.ts";
+import { makeReady } from "./door-visit.ts";
 import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 

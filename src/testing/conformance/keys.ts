@@ -418,6 +418,46 @@ function specifyRates(specify: Specify): void {
     assert.deepEqual(idsOf(await take(other, 10)), []);
   });
 
+  specify(
+    "a key with a rate of its own, under a limit without one: what was claimed ahead and never began pays no second start when it is released, and no later job overtakes it",
+    async (fixture) => {
+      await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 5 })] }));
+      await fixture.store.operate.setLimit(jobKey("tenant", "acme"), { intervalMs: 1_000, burst: 2 });
+      await fixture.enqueue(...names("a", 4).map((id) => of("acme", id)));
+      const worker = await fixture.worker("w");
+      const kinds = [{ kind: "mail", room: 1, ahead: true }];
+      const claimed: ClaimedJob[] = [];
+      for (let turns = 0; claimed.length < 2 && turns < 100; turns++)
+        claimed.push(...(await worker.claim({ total: claimed.length === 0 ? 1 : 0, kinds, ahead: 5 })));
+      assert.deepEqual(idsOf(claimed), ["a0001", "a0002"]);
+      await fixture.clock.advance(300);
+      await worker.settle(SETTLE.releaseUnstarted(claimed[1]!));
+      const other = await fixture.worker("other", { store: await fixture.connect() });
+      assert.deepEqual(idsOf(await take(other, 10)), ["a0002"]);
+      // The start of a0001 is 300 ms old, and that of a0002 begins now.
+      await fixture.clock.advance(699);
+      assert.deepEqual(idsOf(await take(other, 10)), []);
+      await fixture.clock.advance(1);
+      assert.deepEqual(idsOf(await take(other, 10)), ["a0003"]);
+    },
+  );
+
+  specify("the release of a job that was claimed before its key got a rate returns no start", async (fixture) => {
+    await fixture.declare(kind("mail", { keyed: [limit("tenant", { running: 5 })] }));
+    await fixture.enqueue(of("acme", "early"));
+    const worker = await fixture.worker("w");
+    const [early] = await take(worker, 10);
+    await fixture.store.operate.setLimit(jobKey("tenant", "acme"), { intervalMs: 1_000, burst: 1 });
+    await fixture.enqueue(...names("a", 2).map((id) => of("acme", id)));
+    assert.deepEqual(idsOf(await take(worker, 10)), ["a0001"]);
+    await fixture.clock.advance(500);
+    await worker.settle(SETTLE.releaseUnstarted(early!));
+    assert.deepEqual(idsOf(await take(worker, 10)), [], "the start of a0001 is spent");
+    await fixture.clock.advance(500);
+    assert.deepEqual(idsOf(await take(worker, 10)), ["early"]);
+    assert.deepEqual(idsOf(await take(worker, 10)), []);
+  });
+
   specify("a key with a rate that was quiet has its burst again, and no more", async (fixture) => {
     await fixture.declare(kind("mail", { keyed: [limit("crm", { intervalMs: 1_000, burst: 3 })] }));
     await fixture.enqueue(...names("a", 9).map((id) => of("acme", id, "crm")));

@@ -279,7 +279,7 @@ export function actOnWakesFirst(schema: string): string {
  * The wakes that the reclaim has written stay: a child that ended in another transaction at the same moment is not seen here, and whatever acts on
  * its wake later sees both. So no transaction takes a wake of its own, and a parent whose last child is dead need not wait for the next tick.
  */
-function wakingTickAtOnce(schema: string): string {
+export function wakingTickAtOnce(schema: string): string {
   return wakingTick(schema).replace(
     "    BEGIN\n      INSERT INTO",
     `    BEGIN

@@ -5,6 +5,7 @@ import type { Migration } from "../migrate.ts";
 import { allKinds } from "./all-kinds.ts";
 import { attempts } from "./attempts.ts";
 import { batches } from "./batches.ts";
+import { boundedWakes } from "./bounded-wakes.ts";
 import { collections } from "./collections.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { consequences } from "./consequences.ts";
@@ -72,6 +73,7 @@ export const MIGRATIONS: readonly Migration[] = [
   heldInBulk,
   inputHash,
   loneBatches,
+  boundedWakes,
 ];
 
 /**
