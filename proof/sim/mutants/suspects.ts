@@ -39,6 +39,20 @@ export const suspectMutants: readonly Mutant[] = [
       }),
   },
   {
+    name: "aheadPastAGate",
+    what: "jobs are claimed ahead while others wait at the gate of their kind",
+    focus: only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 }),
+    store: (store) =>
+      withVerbs(store, {
+        turn: (worker, settlements, { ahead = 0, ...room }) =>
+          store.turn(worker, settlements, {
+            ...room,
+            total: room.total + ahead,
+            kinds: room.kinds.map((kind) => (kind.fair ? { ...kind, room: kind.room + ahead } : kind)),
+          }),
+      }),
+  },
+  {
     name: "aheadTwice",
     what: "twice as many jobs are claimed ahead as were asked for",
     focus: { ...SUSPECTS, ahead: 3 },
