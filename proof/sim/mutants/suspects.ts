@@ -44,12 +44,14 @@ export const suspectMutants: readonly Mutant[] = [
     focus: only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 }),
     store: (store) =>
       withVerbs(store, {
-        turn: (worker, settlements, { ahead = 0, ...room }) =>
-          store.turn(worker, settlements, {
-            ...room,
-            total: room.total + ahead,
-            kinds: room.kinds.map((kind) => (kind.fair ? { ...kind, room: kind.room + ahead } : kind)),
-          }),
+        turn: async (worker, settlements, room) => {
+          const answer = await store.turn(worker, settlements, room);
+          const kinds = room.kinds.filter((kind) => kind.fair);
+          if (!answer.live || room.ahead === undefined || answer.claimed.length < room.total || kinds.length === 0)
+            return answer;
+          const more = await store.turn(worker, [], { total: 1, kinds });
+          return { ...answer, claimed: [...answer.claimed, ...more.claimed] };
+        },
       }),
   },
   {
