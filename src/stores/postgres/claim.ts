@@ -73,7 +73,7 @@ export interface Turn {
   readonly gates: boolean;
   /** Whether jobs wait at the gate of a kind that the claim was for, unless that is paused. False if the claim was for no fair kind. */
   readonly atOwnGate: boolean;
-  /** Whether jobs wait at the gate of such a kind, and none of it is ready. */
+  /** Whether jobs wait at the gate of such a kind, none of it is ready, and jobs of other kinds were claimed. */
   readonly passed: boolean;
   /** Whether a batch whose blocks wait as plain jobs is not the only one of its kind. */
   readonly crowded: boolean;
@@ -624,7 +624,7 @@ const READY_ABOVE = `${fromFloors(
 // The best of all kinds by (priority, age), each within its own room. Rows that were locked but not taken are free again at the commit.
 const bestOf = (columns: string, kinds: string, jobs: string): string => `
     SELECT tid, timeout_ms${columns} FROM (
-      SELECT r.*, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
+      SELECT r.*, k.kind, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
       FROM ${kinds} k CROSS JOIN LATERAL (${jobs}) r
     ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT :total`;
 
@@ -647,7 +647,7 @@ const PASSED_AT_GATE = 2_000;
 const FAIR_OPEN = `open AS MATERIALIZED ${openKinds(`, k.fair,
           CASE WHEN k.fair AND o.room > 0 AND EXISTS (SELECT 1 FROM gate) AND (SELECT claim FROM may) THEN outlive.lone_ring(k.id) END AS ring`)},`;
 const READY_OF_FAIR = bestOf(
-  ", seq, at_gate",
+  ", seq, at_gate, kind",
   "open",
   `
         SELECT * FROM (${openJobs(", false AS at_gate")}) ready
@@ -672,10 +672,11 @@ const CROWDED = `CASE WHEN EXISTS (SELECT 1 FROM outlive.lone_batches l WHERE l.
       OR EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -l.kind::bigint AND e.ring > l.ring))) THEN 16 ELSE 0 END`;
 
 /**
- * Jobs wait at the gate of a kind of which none is ready. Unless a visit makes some of them ready, plain jobs that came after them take every slot, because a worker
- * whose slots are full has no reason to visit.
+ * Jobs of other kinds were claimed while jobs wait at the gate of a kind of which none is ready. Unless a visit makes some of them ready, plain jobs that came after
+ * them take every slot, because a worker whose slots are full has no reason to visit.
  */
 const PASSED = `CASE WHEN EXISTS (SELECT 1 FROM open o WHERE o.fair AND o.ring IS NULL AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -o.kind::bigint)
+    AND EXISTS (SELECT 1 FROM ready r WHERE r.kind <> o.kind)
     AND NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.kind AND j.state = 0 AND j.lane = 1 AND j.ctid <> ALL (ARRAY(SELECT tid FROM ready)))) THEN 128 ELSE 0 END`;
 
 // The best of all kinds by (priority, age), if each has room for all of them. What is read is not locked: most of it is not taken, and other workers, of
