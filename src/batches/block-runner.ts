@@ -73,9 +73,12 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
   const failed: FailedRow[] = [];
   let later: RetryLater | undefined;
   let next = 0;
+  let nowMono = startedMono;
   /** Not while no row has ended: a block whose first rows are slow would never come to the others. */
-  const isLongEnough = (): boolean =>
-    ends.count > 0 && deps.clock.mono() - startedMono >= settings.blockForMs && next < rows.length;
+  const isLongEnough = (): boolean => {
+    if (ends.count > 0) nowMono = deps.clock.mono();
+    return nowMono - startedMono >= settings.blockForMs && next < rows.length;
+  };
   const note = (row: BlockRow, thrown: Thrown): void => {
     if (thrown === null) ends.succeed(row);
     else if (thrown.error instanceof TerminalError) ends.fail(row, thrown.error);
@@ -93,7 +96,14 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
     ends.arm();
   };
   const lane = async (): Promise<void> => {
+    let waitedMono = nowMono;
     while (next < rows.length && !run.isInterrupted && !isLongEnough()) {
+      // Rows that wait for nothing leave no time to the timer that marks those that have ended.
+      if (nowMono - waitedMono >= MARK_MS) {
+        await ends.flush();
+        waitedMono = deps.clock.mono();
+        continue;
+      }
       const row = rows[next++]!;
       if (marksEach) {
         await runMarked(row);
@@ -102,8 +112,10 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
       const returned = call(each, row);
       // Most rows of a fast handler end here.
       if (returned === null) ends.succeed(row);
-      else if (returned instanceof Promise) await runSlowly(row, returned);
-      else note(row, returned);
+      else if (returned instanceof Promise) {
+        await runSlowly(row, returned);
+        waitedMono = deps.clock.mono();
+      } else note(row, returned);
     }
   };
   await (isSuspect || settings.atOnce === 1 ? lane() : Promise.all(Array.from({ length: settings.atOnce }, lane)));

@@ -8,7 +8,16 @@ import { FAIR, type JobKey, jobKey } from "../../src/job/limits.ts";
 import { MIGRATIONS } from "../../src/stores/postgres/migrations/index.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { batchDraft, fairBlocks } from "../../src/testing/conformance/batch-fixture.ts";
-import { TestWorker, idsOf, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import {
+  TestWorker,
+  draft,
+  idsOf,
+  kind,
+  names,
+  roomFor,
+  SETTLE,
+  workerRecord,
+} from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/postgres-stores.ts";
 import { freshSchema, type FreshSchema } from "../support/postgres.ts";
 
@@ -98,6 +107,47 @@ test("the first blocks of a second batch move all of the first to the gate, and 
   await store.batches!.open(batchDraft("c"));
   await append(store, "c", 1);
   assert.deepEqual((await waiting(query)).ready, 0);
+});
+
+test("blocks of a lone batch and plain jobs are claimed ahead in the order of both, until another batch waits at the gate", async (t) => {
+  const { store, worker } = await withBatch(t, 25);
+  await store.declare([kind("sms")]);
+  await store.enqueue(names("s", 10).map((id) => draft({ id, kind: "sms" })));
+  const kinds = [
+    { kind: "mail", room: 10, ahead: true, fair: true },
+    { kind: "sms", room: 10, ahead: true },
+  ];
+  const first = await worker.claim({ total: 1, kinds, ahead: 9 });
+  assert.deepEqual(idsOf(first), ["a:1:0"], "it has not looked at the gate yet");
+  const blocks = (from: number, to: number): string[] => Array.from({ length: to - from }, (_, n) => `a:1:${from + n}`);
+  assert.deepEqual(idsOf(await worker.claim({ total: 1, kinds, ahead: 9 })), blocks(1, 11));
+  assert.deepEqual(
+    idsOf(await worker.claim({ total: 0, kinds: kinds.slice(0, 1), ahead: 4 })),
+    blocks(11, 15),
+    "of one kind",
+  );
+  assert.deepEqual(idsOf(await worker.claim({ total: 0, kinds, ahead: 12 })), [...blocks(15, 25), "s0001", "s0002"]);
+  await submit(store, "b", 5);
+  await submit(store, "c", 5);
+  assert.deepEqual(idsOf(await worker.claim({ total: 0, kinds, ahead: 4 })), []);
+  assert.deepEqual(idsOf(await worker.claim({ total: 0, kinds: kinds.slice(0, 1), ahead: 4 })), []);
+  const claimed = await worker.claim({ total: 4, kinds: kinds.slice(0, 1), ahead: 4 });
+  assert.deepEqual([countOf(claimed, "b"), countOf(claimed, "c")], [2, 2]);
+});
+
+test("a kind that may not wait ends what is claimed ahead next to a batch kind", async (t) => {
+  const { store, worker } = await withBatch(t, 3);
+  await store.declare([kind("sms"), kind("fax")]);
+  await store.enqueue([draft({ id: "f", kind: "fax" }), draft({ id: "s", kind: "sms" })]);
+  const kinds = [
+    { kind: "mail", room: 10, ahead: true, fair: true },
+    { kind: "fax", room: 10 },
+    { kind: "sms", room: 10, ahead: true },
+  ];
+  assert.equal((await worker.claim({ total: 1, kinds, ahead: 9 })).length, 1);
+  assert.deepEqual(idsOf(await worker.claim({ total: 1, kinds, ahead: 9 })), ["a:1:1", "a:1:2"]);
+  assert.deepEqual(idsOf(await worker.claim({ total: 0, kinds, ahead: 9 })), []);
+  assert.deepEqual(idsOf(await worker.claim({ total: 1, kinds, ahead: 9 })), ["f", "s"]);
 });
 
 test("a submitter that dies after its first blocks leaves the move to the next turns", async (t) => {

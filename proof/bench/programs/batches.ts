@@ -7,8 +7,8 @@ import { csv } from "../../../src/files.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 
 /**
- * `mortal`: it dies when the last row that it ran is settled. `serves`: plain jobs or batches only. On PostgreSQL and Redis a worker that serves batches claims
- * nothing ahead, so that plain jobs are measured at their best only in a process without them. `timed`: it says when its latest row was handled.
+ * `mortal`: it dies when the last row that it ran is settled. `serves`: plain jobs or batches only. On Redis a worker that serves batches claims nothing
+ * ahead, so that plain jobs are measured at their best only in a process without them. `timed`: it says when its latest row was handled.
  */
 const { url, blobs, concurrency, works, mortal, serves, timed } = given<{
   url: string;

@@ -34,7 +34,10 @@ export interface Claim {
   readonly ahead: number;
   /** The statement claims nothing while one of these waits, because the worker deals with it first: due jobs, suspects it has room for. */
   readonly heeds: "due and suspects" | "due" | "nothing";
-  /** Where the jobs of several kinds are looked for: in front of all kinds, or in each kind of these. */
+  /**
+   * Where jobs are looked for: in front of all kinds, or in each kind of these. Of a fair kind "front" reads its ready jobs and not its gate, and while jobs wait
+   * there nothing is claimed ahead.
+   */
   readonly from?: "front" | readonly OpenKind[];
   /** Where the jobs of one kind, or those in front of all kinds, are read from, the highest priority first; omitted: from the first one on. */
   readonly floors?: readonly Floor[];
@@ -68,6 +71,10 @@ export interface Turn {
   readonly events: boolean;
   /** Whether jobs wait at the gate of a fair kind, whichever. */
   readonly gates: boolean;
+  /** Whether jobs wait at the gate of a kind that the claim was for, unless that is paused. False if the claim was for no fair kind. */
+  readonly atOwnGate: boolean;
+  /** Whether jobs wait at the gate of such a kind, none of it is ready, and jobs of other kinds were claimed. */
+  readonly passed: boolean;
   /** Whether a batch whose blocks wait as plain jobs is not the only one of its kind. */
   readonly crowded: boolean;
   /** In how many ms time gives a key room; null: of no key is that known. */
@@ -77,8 +84,8 @@ export interface Turn {
   readonly restarted: boolean;
   /** The epoch under which jobs are claimed, unless a row has its own. */
   readonly epoch: number;
-  /** Jobs of other kinds, or jobs that other workers take just now, are in front: there may be more than was taken. */
-  readonly blind: boolean;
+  /** Above 0: there may be more than was taken, because jobs of other kinds or jobs that other workers take just now are in front. For how many turns it is likely to be so. */
+  readonly blindFor: number;
   /** The timeout of the jobs, if the claim was for one kind. */
   readonly timeoutMs: number | null;
   readonly taken: readonly TakenRow[];
@@ -118,9 +125,11 @@ interface TurnRow {
 }
 
 const FOUND = { live: 1, restarted: 2, suspects: 4, wakes: 8, keys: 16, events: 32, gates: 64 } as const;
-/** Wakes of waits 1, of keys 2, due events 4. And `blind`, 8, and `crowded`, 16. */
+/** Wakes of waits 1, of keys 2, due events 4. And `blindFor`, 8 for long and 64 for one turn, `crowded`, 16, `atOwnGate`, 32, and `passed`, 128. */
 const NOTED_FROM = 256;
 const ALL_SETTLED = "*";
+/** What other kinds have in front stays there for a while. */
+const BLIND_FOR = 32;
 
 /** One statement: settles and claims. `successes` are all by this worker, each job once. */
 export async function takeTurn(session: Session, successes: readonly Settlement[], claim: Claim): Promise<Turn> {
@@ -168,13 +177,13 @@ function formOf(claim: Claim): Form {
     if (isMixed(claim)) return floors === undefined ? "ofMixedFront" : "ofMixedFrontAbove";
     return floors === undefined ? "ofFront" : "ofFrontAbove";
   }
-  if (kinds.some(({ fair }) => fair)) return "ofFair";
+  if (from !== "front" && kinds.some(({ fair }) => fair)) return "ofFair";
   return kinds.length > 1 ? "ofMany" : floors === undefined ? "ofOne" : "ofOneAbove";
 }
 
-/** It claims ahead, and some of its kinds may not wait: what is claimed ahead ends at the first job of those. */
+/** Some of its kinds may not wait, or have a gate: what is claimed ahead ends at the first job of those, and there is nothing ahead while jobs wait at a gate. */
 export function isMixed({ kinds, ahead, from }: Claim): boolean {
-  return ahead > 0 && from === "front" && !kinds.every((kind) => kind.ahead);
+  return from === "front" && kinds.some((kind) => kind.fair || (ahead > 0 && !kind.ahead));
 }
 
 /** Throws only after both have ended, so that no caller repeats a statement that is still running. */
@@ -199,11 +208,13 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     timeoutMs: optional(timeoutMs),
     due: optional(due),
     settled: settledRows(settled),
-    blind: false,
+    blindFor: 0,
     wakes: has(FOUND.wakes),
     keys: has(FOUND.keys),
     events: has(FOUND.events),
     gates: has(FOUND.gates),
+    atOwnGate: false,
+    passed: false,
     crowded: false,
     keyDue: optional(keyDue),
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
@@ -221,8 +232,10 @@ function withNoted(turn: Turn, noted: number): Turn {
   const { wakes, keys, events } = turn;
   return {
     ...turn,
-    blind: turn.blind || (noted & 8) > 0,
+    blindFor: Math.max(turn.blindFor, (noted & 8) > 0 ? BLIND_FOR : (noted & 64) > 0 ? 1 : 0),
     crowded: turn.crowded || (noted & 16) > 0,
+    atOwnGate: turn.atOwnGate || (noted & 32) > 0,
+    passed: turn.passed || (noted & 128) > 0,
     wakes: wakes || (noted & 1) > 0,
     keys: keys || (noted & 2) > 0,
     events: events || (noted & 4) > 0,
@@ -435,12 +448,13 @@ type Form =
   | "ofMixedFront"
   | "ofMixedFrontAbove";
 
-const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kind", "room"] as const;
+const ONE_KIND = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kind", "room", "free", "fair"] as const;
 const RANGES = ["highest", "lowest", "floors"] as const;
 const MANY_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "rooms", "shares", "total"] as const;
+const FAIR_KINDS = [...MANY_KINDS, "fair"] as const;
 const ALL_KINDS = [...WORKER, "heedsDue", "heedsSuspects", "boundMs", "kinds", "total", "slots", "front"] as const;
 
-const MIXED_KINDS = [...ALL_KINDS, "waiting", "free"] as const;
+const MIXED_KINDS = [...ALL_KINDS, "waiting", "free", "fair"] as const;
 
 /** How many jobs in front of all kinds are read for this many: a bound that does not depend on how many are of other kinds. */
 const FRONT_FACTOR = 2;
@@ -448,7 +462,7 @@ const FRONT_LEAST = 50;
 
 function claiming(
   claim: Claim,
-): Record<(typeof ONE_KIND | typeof RANGES | typeof MANY_KINDS | typeof MIXED_KINDS)[number], Value> {
+): Record<(typeof ONE_KIND | typeof RANGES | typeof FAIR_KINDS | typeof MIXED_KINDS)[number], Value> {
   const { worker, kinds, total, ahead, heeds, from = kinds } = claim;
   const ranges = claim.floors === undefined ? [] : rangesOf(claim.floors);
   const form = formOf(claim);
@@ -465,7 +479,8 @@ function claiming(
     floors: list(ranges.map(({ floor }) => floor)),
     kinds: isOfFront(form) ? idsOf(kinds) : list(each.map(({ id }) => id)),
     waiting: isMixed(claim) ? list(kinds.flatMap((kind) => (kind.ahead ? [kind.id] : []))) : null,
-    free: total - ahead,
+    free: kinds.length === 1 ? Math.min(kinds[0]!.most, total - ahead) : total - ahead,
+    fair: list(kinds.flatMap((kind) => (kind.fair ? [kind.id] : []))),
     rooms: list(each.map(({ most }) => most)),
     shares: list(each.map(({ shares }) => shares)),
     total,
@@ -551,6 +566,7 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
     AND NOT (:heedsDue::boolean AND EXISTS (SELECT 1 FROM due WHERE ms <= 0))
     AND NOT (:heedsSuspects::boolean AND EXISTS (SELECT 1 FROM suspect)) AS claim),
   ${ofFront ? `${above ? FRONT_ABOVE : FRONT}${mixed ? OWN_IN_FRONT : ""}` : ofOne ? "own_kind AS MATERIALIZED (SELECT timeout_ms FROM outlive.kinds WHERE id = :kind)," : ""}
+  ${ofFair ? FAIR_OPEN : ""}
   ready AS MATERIALIZED (${READY[form]}),
   taken AS (
     UPDATE outlive.jobs j SET state = 1, worker = :worker, epoch = greatest(j.epoch, me.epoch), fence = j.fence + 1, started_at = clock.now,
@@ -563,7 +579,7 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
       + ${found("suspects", "SELECT 1 FROM suspect")} + ${found("wakes", "SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1")}
       + ${found("keys", "SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1")} + ${found("events", "SELECT 1 FROM outlive.reruns WHERE due LIMIT 1")}
       + ${found("gates", ofFair ? "SELECT 1 FROM left_at_gate" : GATE)}
-      + ${NOTED_FROM} * (${settles ? NOTED : "0"}${ofFront ? ` + ${mixed ? BLIND_IF_MIXED : BLIND}` : ofFair ? ` + ${CROWDED}` : ""}) AS fence,
+      + ${NOTED_FROM} * (${settles ? NOTED : "0"}${ofFront ? ` + ${mixed ? BLIND_IF_MIXED : BLIND}` : ofFair ? ` + ${CROWDED} + ${PASSED}` : ""}${ofOne || ofFair || mixed ? ` + CASE WHEN ${AT_OWN_GATE} THEN 32 ELSE 0 END` : ""}) AS fence,
     NULL::int AS priority, (SELECT epoch FROM me) AS epoch,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS input${ofOne ? "" : ", NULL::int AS kind, NULL::bigint AS timeout_ms"}
@@ -572,6 +588,10 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
 
 const GATE = "SELECT 1 FROM outlive.extras WHERE door < 0 ORDER BY door LIMIT 1";
 
+/** A worker without fair kinds pays for the length of an empty list. */
+const AT_OWN_GATE = `(cardinality(:fair::int[]) > 0 AND EXISTS (SELECT 1 FROM outlive.kinds k WHERE k.id = ANY (:fair::int[]) AND NOT ${isPausedSql("k.")}
+    AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -k.id::bigint)))`;
+
 /** `1 = (...)` instead of EXISTS, which would leave out the ORDER BY and with it the index. */
 const found = (what: keyof typeof FOUND, row: string): string =>
   `CASE WHEN 1 = (${row}) THEN ${FOUND[what]} ELSE 0 END`;
@@ -579,11 +599,14 @@ const found = (what: keyof typeof FOUND, row: string): string =>
 /** One scan of all of them: a join reads each with a scan of its own, which made a claim cost 10.5 instead of 8.9 µs of the server for each of 500 jobs. */
 const ALL_READY = "j.ctid = ANY (ARRAY(SELECT tid FROM ready))";
 
+/** SQL: how many of one kind: as many as slots are free while jobs wait at its gate. */
+const ROOM_OF_ONE = `CASE WHEN ${AT_OWN_GATE} THEN :free::int ELSE :room::int END`;
+
 const READY_OF_ONE = `
     SELECT j.ctid AS tid FROM outlive.jobs j
     WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
       AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)
-    ORDER BY j.priority DESC, j.seq LIMIT :room FOR UPDATE SKIP LOCKED`;
+    ORDER BY j.priority DESC, j.seq LIMIT ${ROOM_OF_ONE} FOR UPDATE SKIP LOCKED`;
 
 // From floors on: of each range in its order, until there is enough. A read of the index begins at a number only if its priority is given.
 const fromFloors = (jobs: string, limit: string): string => `
@@ -595,19 +618,21 @@ const fromFloors = (jobs: string, limit: string): string => `
 const READY_ABOVE = `${fromFloors(
   `SELECT j.ctid AS tid FROM outlive.jobs j WHERE j.kind = :kind AND j.state = 0 AND j.lane = 1 AND (SELECT claim FROM may)
         AND NOT (SELECT ${isPausedSql("")} FROM outlive.kinds WHERE id = :kind)`,
-  "LIMIT :room FOR UPDATE SKIP LOCKED",
-)} LIMIT :room`;
+  `LIMIT ${ROOM_OF_ONE} FOR UPDATE SKIP LOCKED`,
+)} LIMIT ${ROOM_OF_ONE}`;
 
 // The best of all kinds by (priority, age), each within its own room. Rows that were locked but not taken are free again at the commit.
 const bestOf = (columns: string, kinds: string, jobs: string): string => `
     SELECT tid, timeout_ms${columns} FROM (
-      SELECT r.*, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
-      FROM (
-        SELECT o.kind, o.room, o.shares, k.timeout_ms${kinds}
+      SELECT r.*, k.kind, k.timeout_ms, k.shares, k.room, row_number() OVER (PARTITION BY k.shares ORDER BY r.priority DESC, r.seq) AS nth
+      FROM ${kinds} k CROSS JOIN LATERAL (${jobs}) r
+    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT :total`;
+
+const openKinds = (columns: string): string => `(
+        SELECT o.kind, o.room, o.shares, k.timeout_ms${columns}
         FROM unnest(:kinds::int[], :rooms::int[], :shares::boolean[]) AS o (kind, room, shares)
         JOIN outlive.kinds k ON k.id = o.kind WHERE NOT ${isPausedSql("k.")}
-      ) k CROSS JOIN LATERAL (${jobs}) r
-    ) c WHERE NOT shares OR nth <= room ORDER BY priority DESC, seq LIMIT :total`;
+      )`;
 
 const openJobs = (columns: string): string => `
         SELECT j.ctid AS tid, j.priority, j.seq${columns} FROM outlive.jobs j
@@ -619,10 +644,11 @@ const PASSED_AT_GATE = 2_000;
 
 // As the statement for many kinds, and in addition the jobs of a key that waits alone at the gate of its kind (migrations/open-gates.ts). Suspects and jobs
 // with other keys are passed; when one of them is first, the gate is not open.
+const FAIR_OPEN = `open AS MATERIALIZED ${openKinds(`, k.fair,
+          CASE WHEN k.fair AND o.room > 0 AND EXISTS (SELECT 1 FROM gate) AND (SELECT claim FROM may) THEN outlive.lone_ring(k.id) END AS ring`)},`;
 const READY_OF_FAIR = bestOf(
-  ", seq, at_gate",
-  `,
-          CASE WHEN k.fair AND o.room > 0 AND EXISTS (SELECT 1 FROM gate) AND (SELECT claim FROM may) THEN outlive.lone_ring(k.id) END AS ring`,
+  ", seq, at_gate, kind",
+  "open",
   `
         SELECT * FROM (${openJobs(", false AS at_gate")}) ready
         UNION ALL SELECT * FROM (
@@ -645,6 +671,14 @@ const CROWDED = `CASE WHEN EXISTS (SELECT 1 FROM outlive.lone_batches l WHERE l.
     AND (EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -l.kind::bigint AND e.ring < l.ring)
       OR EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -l.kind::bigint AND e.ring > l.ring))) THEN 16 ELSE 0 END`;
 
+/**
+ * Jobs of other kinds were claimed while jobs wait at the gate of a kind of which none is ready. Unless a visit makes some of them ready, plain jobs that came after
+ * them take every slot, because a worker whose slots are full has no reason to visit.
+ */
+const PASSED = `CASE WHEN EXISTS (SELECT 1 FROM open o WHERE o.fair AND o.ring IS NULL AND EXISTS (SELECT 1 FROM outlive.extras e WHERE e.door = -o.kind::bigint)
+    AND EXISTS (SELECT 1 FROM ready r WHERE r.kind <> o.kind)
+    AND NOT EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.kind AND j.state = 0 AND j.lane = 1 AND j.ctid <> ALL (ARRAY(SELECT tid FROM ready)))) THEN 128 ELSE 0 END`;
+
 // The best of all kinds by (priority, age), if each has room for all of them. What is read is not locked: most of it is not taken, and other workers, of
 // one of the kinds for instance, would pass it by. Rows that another worker has locked or taken meanwhile are skipped.
 const FRONT = `front AS MATERIALIZED (
@@ -664,21 +698,21 @@ const readyOf = (tids: string): string => `
 const READY_IN_FRONT = readyOf(`SELECT f.tid FROM front f WHERE ${IS_OWN}`);
 const BLIND = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT count(*) FROM ready) < :slots::int THEN 8 ELSE 0 END`;
 
-// If some kinds may not wait: as many as slots are free, and then up to the first job of those kinds. Of the first ones other workers may take some at this
+// If some kinds may not wait: as many as slots are free, and then up to the first job of those kinds, or none while jobs wait at a gate. Of the first ones other workers may take some at this
 // moment, and then a slot is left for what comes behind that job: a claim of each kind finds it.
 const OWN_IN_FRONT = `
   own AS MATERIALIZED (SELECT f.tid, (f.kind IN (SELECT unnest(:waiting::int[]))) AS waits, row_number() OVER (ORDER BY f.priority DESC, f.seq) AS nth
     FROM front f WHERE ${IS_OWN}),`;
 const READY_IN_MIXED_FRONT = readyOf(
-  "SELECT o.tid FROM own o WHERE o.nth < coalesce((SELECT min(s.nth) FROM own s WHERE s.nth > :free::int AND NOT s.waits), o.nth + 1)",
+  `SELECT o.tid FROM own o WHERE o.nth < coalesce((SELECT min(s.nth) FROM own s WHERE s.nth > :free::int AND NOT s.waits), o.nth + 1) AND (o.nth <= :free::int OR NOT ${AT_OWN_GATE})`,
 );
-const BLIND_IF_MIXED = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT count(*) FROM ready) < :slots::int
-    OR (SELECT count(*) FROM ready) < least(:free::int, (SELECT count(*) FROM own)) THEN 8 ELSE 0 END`;
+const BLIND_IF_MIXED = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT count(*) FROM own) < :slots::int THEN 8
+    WHEN (SELECT count(*) FROM ready) < least(:free::int, (SELECT count(*) FROM own)) THEN 64 ELSE 0 END`;
 
 const READY: Readonly<Record<Form, string>> = {
   ofOne: READY_OF_ONE,
   ofOneAbove: READY_ABOVE,
-  ofMany: bestOf("", "", openJobs("")),
+  ofMany: bestOf("", openKinds(""), openJobs("")),
   ofFair: READY_OF_FAIR,
   ofFront: READY_IN_FRONT,
   ofFrontAbove: READY_IN_FRONT,
@@ -690,7 +724,7 @@ const NAMES = {
   ofOne: ONE_KIND,
   ofOneAbove: [...ONE_KIND, ...RANGES],
   ofMany: MANY_KINDS,
-  ofFair: MANY_KINDS,
+  ofFair: FAIR_KINDS,
   ofFront: ALL_KINDS,
   ofFrontAbove: [...ALL_KINDS, ...RANGES],
   ofMixedFront: MIXED_KINDS,

@@ -43,7 +43,8 @@ export interface TurnDeps {
   readonly inTwoFrom: number;
 }
 
-interface Claimed extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue" | "blind"> {}
+interface Claimed
+  extends ClaimedRows, Pick<Turn, "due" | "keys" | "events" | "gates" | "keyDue" | "blindFor" | "passed"> {}
 
 interface Sound {
   readonly claimed: readonly ClaimedJob[];
@@ -69,7 +70,6 @@ const ADMITS_LATER_FROM = 10;
 
 /** With more kinds than this, their first jobs are compared before more of any of them is read. */
 const HEADS_FROM = 8;
-const FRONT_SKIPS = 32;
 
 /** An admission that goes on after its turn has returned. */
 interface Admitting {
@@ -85,6 +85,8 @@ export class Turns {
   readonly #floors = new Floors();
   /** So many turns go by before one looks in front of all kinds again. */
   #skips = 0;
+  /** As the latest turn saw it. */
+  #mayBeAtGate = true;
 
   constructor(deps: TurnDeps) {
     this.#deps = deps;
@@ -119,8 +121,8 @@ export class Turns {
     // What is behind a job that may not wait for a slot is not claimed ahead. Only the statement for the front of all kinds looks for that.
     const asked = room.ahead !== undefined && room.kinds.some((kind) => kind.ahead) ? room.ahead : 0;
     const from = await this.#from(open, room.total, asked);
-    const isOfOne = open.length <= 1 && room.kinds.every((kind) => kind.ahead);
-    const ahead = isOfOne || from === "front" ? asked : 0;
+    const mayWait = open.length === 1 ? open[0]!.ahead && (isPlain(open) || from === "front") : from === "front";
+    const ahead = mayWait ? asked : 0;
     const { successes, others } = sorted(settlements, workerId);
     if (others.length > 0) this.#floors.lookAgain();
     const beganMono = clock.mono();
@@ -152,6 +154,7 @@ export class Turns {
       turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
     const mayLook = this.#read(claim, turn, beganMono);
+    if (claim.total > 0) this.#mayBeAtGate = turn.atOwnGate;
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
     const replaced = await workers.whyReplaced(connection, worker, turn);
@@ -164,7 +167,7 @@ export class Turns {
         nextDueInMs: null,
         ...(replaced !== null && { replaced }),
       };
-    const { due, keys, events, gates, keyDue, blind, ...first } = await this.#sound(claim, room, turn);
+    const { due, keys, events, gates, keyDue, blindFor, passed, ...first } = await this.#sound(claim, room, turn);
     if (turn.crowded)
       await toGates(
         connection,
@@ -176,12 +179,15 @@ export class Turns {
     const inSlots = withoutAhead(claim);
     const demands = demandsOf(without(inSlots, first.claimed));
     const isBusy = demands.length === 0 && settlements.length >= ADMITS_LATER_FROM;
-    const wake = await this.#wake(left, keyDue, demands, gates || turn.gates, isBusy);
+    // What a gate lets through while the slots are full is ready in the order of all kinds.
+    const atGates =
+      demands.length === 0 && passed ? demandsOf({ ...inSlots, kinds: open.filter(({ fair }) => fair) }) : demands;
+    const wake = await this.#wake(left, keyDue, atGates, gates || turn.gates, isBusy);
     const claims =
       wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(inSlots, room, first) : first;
     const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
     if (wake.woken + wake.ready > 0) this.#floors.lookAgain();
-    const dueInMs = woken > 0 || this.#mayHaveMissed(inSlots, blind, first.claimed.length) ? 0 : wake.dueInMs;
+    const dueInMs = woken > 0 || this.#mayHaveMissed(inSlots, blindFor, first.claimed.length) ? 0 : wake.dueInMs;
     const lookInMs = mayLook ? sooner(this.#floors.lookInMs(clock.mono()), dueInMs) : dueInMs;
     const nextDueInMs = due === null ? lookInMs : Math.max(0, sooner(due, lookInMs));
     return { settled, ...claims, live: true, cancels, nextDueInMs, ...(woken > 0 && { woken }) };
@@ -192,11 +198,13 @@ export class Turns {
    * limits of their own, their first jobs are compared, so that not more kinds than jobs are read any further.
    */
   async #from(open: readonly OpenKind[], total: number, ahead: number): Promise<NonNullable<Claim["from"]>> {
-    if (open.length <= 1 || total + ahead === 0) return open;
+    if (total + ahead === 0) return open;
     // What waits at the gate of a fair kind is neither in front nor a first job of it.
     const fair = open.filter((kind) => kind.fair);
+    const isAtGate = fair.length > 0 && this.#mayBeAtGate;
+    if (open.length <= 1) return fair.length === 0 || isAtGate ? open : "front";
     if (this.#skips > 0) this.#skips--;
-    else if (fair.length === 0 && open.every(({ most }) => most >= total)) return "front";
+    else if (!isAtGate && open.every(({ most }) => most >= total)) return "front";
     if (total === 0 || open.length - fair.length <= HEADS_FROM) return open;
     const plain = fair.length === 0 ? open : open.filter((kind) => !kind.fair);
     const limit = open.some(({ shares }) => shares) ? open.length : total;
@@ -209,13 +217,13 @@ export class Turns {
    */
   #read(claim: Claim, turn: Turn, beganMono: number): boolean {
     const { kinds, total, ahead, from, floors } = claim;
-    const { taken, live, restarted, due, suspects, blind } = turn;
+    const { taken, live, restarted, due, suspects, blindFor } = turn;
     const asked = ahead > 0 || kinds.length !== 1 ? total : Math.min(total, kinds[0]!.most);
     if (asked === 0) return false;
     const isFull = taken.length >= asked;
     // What was claimed ahead may have ended at a job that may not wait: there is more behind.
     const mayBeMore = isFull || isMixed(claim);
-    const isShown = live && !restarted && !suspects && !blind && (due === null || due > 0);
+    const isShown = live && !restarted && !suspects && blindFor === 0 && (due === null || due > 0);
     if (isShown && (from === "front" || isPlain(kinds)))
       this.#floors.read({
         taken,
@@ -229,10 +237,10 @@ export class Turns {
   }
 
   /** Whether the claim may have left what it had room for. */
-  #mayHaveMissed({ from, kinds, total }: Claim, blind: boolean, claimed: number): boolean {
-    if (blind) this.#skips = FRONT_SKIPS;
+  #mayHaveMissed({ from, kinds, total }: Claim, blindFor: number, claimed: number): boolean {
+    if (blindFor > 0) this.#skips = blindFor;
     const isPart = typeof from === "object" && from.length >= total && from.length < kinds.length;
-    return blind || (isPart && claimed < total);
+    return blindFor > 0 || (isPart && claimed < total);
   }
 
   /** What was admitted, as far as there is room: those of fair kinds were admitted for this worker. */
@@ -394,8 +402,8 @@ function isPlain(open: readonly OpenKind[]): boolean {
   return open.length === 1 && !open[0]!.fair;
 }
 
-function dueOf({ due, keys, events, gates, keyDue, blind }: Turn): Omit<Claimed, keyof ClaimedRows> {
-  return { due, keys, events, gates, keyDue, blind };
+function dueOf({ due, keys, events, gates, keyDue, blindFor, passed }: Turn): Omit<Claimed, keyof ClaimedRows> {
+  return { due, keys, events, gates, keyDue, blindFor, passed };
 }
 
 function sooner(one: number, other: number | null): number {

@@ -111,9 +111,9 @@ export async function turn(
   };
 }
 
-/** What is behind a job that may not wait for a slot is not claimed ahead, and the script does not look for that. */
+/** What is behind a job that may not wait for a slot, or that waits for its turn, is not claimed ahead, and the script does not look for that. */
 function aheadOf({ ahead = 0, kinds }: Room): number {
-  return kinds.every((kind) => kind.ahead) ? ahead : 0;
+  return kinds.every((kind) => kind.ahead && !kind.fair) ? ahead : 0;
 }
 
 function aheadArgs(ahead: number): string[] {

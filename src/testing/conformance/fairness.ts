@@ -25,6 +25,7 @@ export function specifyFairness(specify: Specify): void {
       return body(fixture);
     });
   specifyTurns(fair);
+  specifyTurnsNextToPlainJobs(fair);
   specifyTurnsWithLimits(fair);
   specifyTurnsAfterAttempts(fair);
   specifyPauses(fair);
@@ -206,6 +207,58 @@ function specifyTurns(specify: Specify): void {
       const next = many.slice(from, from + 3).map((name) => `${name}-1`);
       assert.deepEqual(idsOf(await worker.claim(room)), next);
     }
+  });
+}
+
+function specifyTurnsNextToPlainJobs(specify: Specify): void {
+  specify(
+    "plain jobs are claimed ahead next to a fair kind, in order, and none while jobs wait at its gate",
+    async (fixture) => {
+      await fixture.declare(kind("mail", { fair: true }), kind("sms"));
+      const plain = names("s", 12);
+      await fixture.enqueue(...plain.map((id) => ({ id, kind: "sms" })));
+      const worker = await fixture.worker("w");
+      const kinds = [
+        { kind: "mail", room: 9 },
+        { kind: "sms", room: 9, ahead: true },
+      ];
+      const first = idsOf(await worker.claim({ total: 2, kinds, ahead: 3 }));
+      const second = idsOf(await worker.claim({ total: 0, kinds, ahead: 3 }));
+      const before = [...first, ...second];
+      assert.ok(first.length >= 2 && first.length <= 5 && second.length <= 3, `${first.join()} and ${second.join()}`);
+      assert.deepEqual(before, plain.slice(0, before.length));
+      // Two of them: what a key alone waits for may be claimed at the gate itself.
+      await fixture.enqueue(by("acme", "a"), by("bolt", "b"));
+      assert.deepEqual(
+        idsOf(await worker.claim({ total: 0, kinds, ahead: 3 })),
+        [],
+        "the gate has jobs for the next slot",
+      );
+      assert.deepEqual(idsOf(await worker.claim({ total: 1, kinds, ahead: 3 })).length, 1);
+      const rest = idsOf(
+        await worker.claim({ total: 20, kinds: kinds.map((one) => ({ ...one, room: 20 })), ahead: 3 }),
+      );
+      assert.ok(rest.includes("a") && rest.includes("b"), rest.join(" "));
+    },
+  );
+
+  specify("plain jobs that came later do not pass what waits at a gate", async (fixture) => {
+    await fixture.declare(kind("mail", { fair: true }), kind("sms"));
+    await fixture.enqueue(...names("a", 5).map((id) => by("acme", id)), ...names("b", 5).map((id) => by("bolt", id)));
+    await fixture.enqueue(...names("s", 60).map((id) => ({ id, kind: "sms" })));
+    const worker = await fixture.worker("w");
+    let held: readonly ClaimedJob[] = [];
+    const ids: string[] = [];
+    for (let turn = 0; turn < 6; turn++) {
+      held = (
+        await worker.turn(
+          held.map((job) => SETTLE.succeed(job)),
+          roomFor(5),
+        )
+      ).claimed;
+      ids.push(...idsOf(held));
+    }
+    assert.equal(countOf(ids, "a") + countOf(ids, "b"), 10, ids.join(" "));
   });
 }
 
