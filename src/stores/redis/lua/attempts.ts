@@ -122,7 +122,7 @@ return #settlements - #settled
 `;
 
 /**
- * `ahead` is only given if all kinds allow it, and then their rooms are those of all slots. Due jobs are made ready, at most 150 a turn; then doors, then the claim: by priority, then by row,
+ * Due jobs are made ready, at most 150 a turn; then doors, then the claim: by priority, then by row,
  * of all kinds within their rooms.
  */
 export const TURN = /* lua */ `
@@ -167,6 +167,10 @@ for _, one in ipairs(Q.among(T .. 'uk')) do
   for _, member in ipairs(suspects) do waiting[#waiting + 1] = J.get(tonumber(oldestFirst and member or sub(member, 17))) end
 end
 if #waiting > 0 and (not together or count < together) then ahead = 0 end
+if ahead > 0 then
+  K.flush()
+  if Q.isAtGate() then ahead = 0 end
+end
 local chosen, kinds, only = Q.ready(total, ahead)
 if #waiting > 0 then
   table.sort(waiting, function(a, b)
