@@ -173,8 +173,8 @@ async function turnOnce(
   return turnOnce(connection, worker, settlements, room);
 }
 
-/** What the script that knows everything settles and claims: each job may take 70 us of the server and more. */
-const MAX_IN_FULL = 80;
+/** What the script that knows everything settles and claims: each job may take 100 us of the server. */
+const MAX_IN_FULL = 50;
 
 async function fullTurn(
   connection: Connection,
