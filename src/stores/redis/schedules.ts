@@ -59,7 +59,7 @@ export function schedules(connection: Connection): Schedules {
 
 /** What one script reads and fires: of 1,000 schedules the first took 10 ms of the server, and the second 60. */
 const READ_AT_ONCE = 400;
-const FIRED_AT_ONCE = 75;
+const FIRED_AT_ONCE = 50;
 
 async function dueSchedules(connection: Connection, limit: number): Promise<DueSchedules> {
   const due: DueSchedules["due"][number][] = [];
