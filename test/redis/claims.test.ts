@@ -1,7 +1,17 @@
 // What a claim on Redis takes beyond what every store must: the port allows a store to claim fewer jobs ahead than it could.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Fixture, kind, names } from "../../src/testing/conformance/fixture.ts";
+import { leaseHash } from "../../src/job/lease.ts";
+import {
+  draft,
+  Fixture,
+  GRACE_MS,
+  kind,
+  names,
+  roomFor,
+  SETTLE,
+  TIMEOUT_MS,
+} from "../../src/testing/conformance/fixture.ts";
 import { redisStores } from "../conformance/redis-stores.ts";
 
 for (const [title, others] of [
@@ -24,3 +34,30 @@ for (const [title, others] of [
     assert.equal(await claimed(2), 8);
     assert.equal(await claimed(0), 6);
   });
+
+test("a heartbeat of a worker that holds thousands lists what it holds, in pieces, and of fewer only if it is asked to", async (t) => {
+  const fixture = await Fixture.set(t, redisStores);
+  const { store } = fixture;
+  const ids = names("held", 4_200);
+  for (let from = 0; from < ids.length; from += 250)
+    await store.enqueue(ids.slice(from, from + 250).map((id) => draft(id)));
+  const worker = await fixture.worker("w");
+  const claimed = await worker.claim(roomFor(ids.length));
+  const digest = (held: typeof claimed): number => held.reduce((sum, { lease }) => sum + leaseHash(lease), 0);
+  const all = await store.beat("w", { loopLagMs: 0 });
+  assert.deepEqual(all.held, { count: ids.length, digest: digest(claimed) });
+  assert.deepEqual(
+    new Map(all.leases!.map(({ lease }) => [lease.jobId, lease])),
+    new Map(claimed.map(({ lease }) => [lease.jobId, lease])),
+  );
+  const [left, ended] = [claimed.slice(0, 1_200), claimed.slice(1_200)];
+  await worker.settle(...ended.map((job) => SETTLE.succeed(job)));
+  const fewer = await store.beat("w", { loopLagMs: 0 });
+  assert.deepEqual([fewer.held, fewer.leases], [{ count: left.length, digest: digest(left) }, undefined]);
+  const asked = await store.beat("w", { loopLagMs: 0, leases: true });
+  assert.deepEqual([asked.held, asked.leases?.length], [fewer.held, left.length]);
+  await fixture.clock.advance(TIMEOUT_MS + GRACE_MS + 1_000);
+  const late = await store.beat("w", { loopLagMs: 0, leases: true });
+  assert.deepEqual([late.overdueMs, (await store.beat("w", { loopLagMs: 0 })).overdueMs], [1_000, 1_000]);
+  await worker.settle(...left.map((job) => SETTLE.succeed(job)));
+});

@@ -9,18 +9,17 @@ import { assertDeclared, draftsArgs, leaseArgs, stagedArgs, writeAnswer } from "
 import type { Resendable } from "./journal.ts";
 
 /**
- * What one script inserts: 250 jobs take 4.5 ms of the server, 1,000 took 19. One with keys costs as much as four, one with a time or a dedupe key as much as two, as does one of another
- * kind than the job before it: 250 jobs of as many kinds took 12 ms. Calls are put together up to this cost, and one that costs more on its own is staged (lua/staged.ts).
+ * What one script inserts: 250 jobs take 4.5 ms of the server, 1,000 took 19. One with keys costs as much as four, and one of another kind than the job before it as much as two: 250 jobs
+ * of as many kinds took 12 ms. Calls are put together up to this cost, and one that costs more on its own is staged (lua/staged.ts).
  */
 export const MAX_COST = 250;
 export function costOf(drafts: readonly JobDraft[]): number {
   let cost = 0;
   let before = drafts[0]?.kind;
-  for (const draft of drafts) {
-    const { kind, keys = [] } = draft;
+  for (const { kind, keys = [] } of drafts) {
     if (kind !== before) cost++;
     before = kind;
-    cost += keys.length > 0 ? KEYED_COST : isPlainDraft(draft) ? 1 : 2;
+    cost += keys.length > 0 ? KEYED_COST : 1;
   }
   return cost;
 }
@@ -160,7 +159,9 @@ async function insertDecided(
   token: string,
   drafts: readonly JobDraft[],
 ): Promise<readonly Enqueued[]> {
-  const perPiece = String(Math.ceil(MAX_COST / (costOf(drafts) / drafts.length)));
+  // 250 jobs with a time, or 62 with keys, took up to 9 ms.
+  const most = script === "insertPlainStaged" ? MAX_COST : MAX_COST / 2;
+  const perPiece = String(Math.ceil(most / (costOf(drafts) / drafts.length)));
   const became: string[] = [];
   while (became.length < drafts.length) {
     const args = [token, String(became.length), perPiece];

@@ -47,7 +47,7 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
     LateReply[],
     string,
   ];
-  const list = digest === "" ? await heldLeases(connection, id, late) : undefined;
+  const list = digest === "" ? await heldLeases(connection, id, count, late) : undefined;
   const expiries = late.map(([job, at, allowed]) => ({
     id: job,
     expires_at: Number(at),
@@ -70,16 +70,21 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
 const LISTED_AT_ONCE = 500;
 
 /** In pieces: a job that is claimed or ends meanwhile may be among them or not. Adds to `late` what is overdue. */
-async function heldLeases(connection: Connection, id: string, late: LateReply[]): Promise<readonly HeldLease[]> {
-  const byRow = new Map<string, HeldLease>();
-  for (let cursor = "0"; ;) {
-    const reply = await connection.eval("heldLeases", [id, cursor, String(LISTED_AT_ONCE)]);
-    const [next, list, more] = reply as unknown as [string, LeaseReply[], LateReply[]];
-    for (const one of list) byRow.set(one[0], heldLease(one, id));
+async function heldLeases(
+  connection: Connection,
+  id: string,
+  count: number,
+  late: LateReply[],
+): Promise<readonly HeldLease[]> {
+  const leases: HeldLease[] = [];
+  const pieces = Math.max(1, Math.ceil(count / LISTED_AT_ONCE));
+  for (let piece = 0; piece < pieces; piece++) {
+    const reply = await connection.eval("heldLeases", [id, String(piece), String(pieces)]);
+    const [list, more] = reply as unknown as [LeaseReply[], LateReply[]];
+    for (const one of list) leases.push(heldLease(one, id));
     late.push(...more);
-    if (next === "0") return [...byRow.values()];
-    cursor = next;
   }
+  return leases;
 }
 
 function summaryOf(list: readonly HeldLease[]): HeldSummary {

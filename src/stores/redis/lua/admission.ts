@@ -173,10 +173,11 @@ local function openGates(total, mayCome)
 end
 -- What waits at the door of a key, no more than it has room for, and no more than \`most\`.
 local function atDoor(door, most)
-  settleIndexes()
-  K.flush()
-  local inTurns = call('EXISTS', T .. 'hr:' .. door) == 1
-  local row = call('ZRANGE', T .. 'h:' .. door, 0, 0)[1]
+  -- Only what is read here: what the doors before have gathered is written once for all of them.
+  if K.hasLeft() then settleIndexes() K.flush() end
+  local inTurns = call('EXISTS', settled(T .. 'hr:' .. door)) == 1
+  if inTurns then settleIndexes() end
+  local row = call('ZRANGE', settled(T .. 'h:' .. door), 0, 0)[1]
   if not row and inTurns then row = call('ZRANGE', T .. 'h:' .. door .. ':' .. call('ZRANGE', T .. 'hr:' .. door, 0, 0)[1], 0, 0)[1] end
   local head = row and J.get(tonumber(row))
   if not head then return nil end

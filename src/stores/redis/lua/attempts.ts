@@ -203,14 +203,14 @@ end
 if #waiting > 0 then chosen = Q.fitting(chosen, kinds, only, total, ahead) end
 local named, claimed, extras = {}, {}, {}
 if #chosen > 0 then
-  -- What was enqueued by this very call is read like everything else.
-  J.flush()
+  -- Of what was enqueued or admitted by this very call the record is in memory, and is written once, at the end.
+  Q.flushInputs()
   local c = Q.claim(w, chosen, aheadBound)
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
     local n, text = kinds[row] or only, int(row)
     local of, v, isPlain = Q.nextOf(c, rank)
-    if not v then R.remove(n, rank)
+    if not v and not jobs[row] then R.remove(n, rank)
     elseif isPlain and jobs[row] == nil then Q.take(c, w, n, rank, of, v)
     elseif left == 0 then Q.isCut = true break
     else

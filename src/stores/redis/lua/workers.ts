@@ -72,7 +72,7 @@ if live then
   call('HSET', T .. 'w:' .. int(w.n), 'beats', int(tonumber(w.beats) + 1), 'heartbeat', int(now), 'lag', lag)
   call('HINCRBY', T .. 'meta', 'beats', 1)
 end
-if w and (leases or W.holds(w) > ${MAX_SUMMED}) then return {live and 1 or 0, replaced, 0, '', {}, int(now)} end
+if w and (leases or W.holds(w) > ${MAX_SUMMED}) then return {live and 1 or 0, replaced, W.holds(w), '', {}, int(now)} end
 ${HELD_RECORDS}
 local count, digest = 0, 0
 if w then
@@ -84,20 +84,17 @@ end
 return {live and 1 or 0, replaced, count, int(digest), overdue, int(now)}
 `;
 
-/**
- * Some of what a worker holds, from a cursor on; the next cursor is 0 after the last of them. What it holds from the first call to the last is
- * among them, perhaps twice.
- */
+/** Those whose rows have this remainder, so that what is held from the first call to the last is listed once, whatever comes and goes meanwhile. */
 export const HELD_LEASES = /* lua */ `
 ${HELD_RECORDS}
-local w, cursor, count = W.own(arg()), arg(), arg()
-if not w then return {'0', {}, {}} end
-local found, list, NOTHING = call('SSCAN', T .. 'held:' .. int(w.n), cursor, 'COUNT', count), {}, {}
-J.each(found[2], function(row, v)
+local w, remainder, of = W.own(arg()), num(), num()
+local rows, list, NOTHING = {}, {}, {}
+for _, row in ipairs(w and call('SMEMBERS', T .. 'held:' .. int(w.n)) or {}) do if row % of == remainder then rows[#rows + 1] = row end end
+J.each(rows, function(row, v)
   local front = frontOf(v)
   list[#list + 1] = {int(row), sub(v, ${AT.id}), front.kind.name, int(front.epoch), int(front.fence), byte(v) >= 8 and call('HGETALL', T .. 'd:' .. int(row)) or NOTHING}
 end)
-return {found[1], list, overdue}
+return {list, overdue}
 `;
 
 /** A worker of a former run of the server that was not recovered yet. */
