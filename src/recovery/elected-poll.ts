@@ -47,6 +47,11 @@ export class ElectedPoll {
     return Math.min(this.#restMs, Math.max(1, nextInMs ?? this.#restMs));
   }
 
+  /** Nothing was written for a while, and nothing waits for a time. */
+  get rests(): boolean {
+    return this.isQuiet && this.#restMs > this.#everyMs;
+  }
+
   /** Something was written: the next pause is a short one. */
   wake(): void {
     this.#restMs = this.#everyMs;

@@ -286,7 +286,7 @@ export class Maintenance {
     if (lagMs > BLOCKED_MS) await this.#blocked(lagMs);
     else this.#warnedBlocked = false;
     const { liveness } = this.#deps;
-    const leads = await liveness.leads?.(this.#seesAll());
+    const leads = await liveness.leads?.(this.#leadsSeldom());
     if (leads !== undefined) this.#elect(leads === true);
     const follows = leads === false && !liveness.isWaitingForContact?.();
     const dead = follows
@@ -324,7 +324,7 @@ export class Maintenance {
   async checkWorkers(asked = false): Promise<void> {
     const { worker } = this.#options;
     const followed = this.#follows;
-    this.#follows = (await this.#deps.liveness.leads?.(this.#seesAll())) === false;
+    this.#follows = (await this.#deps.liveness.leads?.(this.#leadsSeldom())) === false;
     if (followed && this.#follows && !asked && ++this.#checks % FOLLOWERS_CHECK !== 0) return;
     const watched = this.#follows ? await this.#neighbours(worker) : await this.#othersNow(worker);
     if (this.#couldNotWrite()) this.#restartWatch();
@@ -516,6 +516,11 @@ export class Maintenance {
     const { store, processState } = this.#deps;
     if (!store.wakesSurely || !this.#all) return false;
     return this.#all.workers.every((row) => row.id === this.#options.worker || processState(row) !== "unknown");
+  }
+
+  /** No death is found by the elected process alone, and nothing else needs it until something is written. */
+  #leadsSeldom(): boolean {
+    return this.#isElected && this.#poll!.rests && this.#seesAll();
   }
 
   #couldNotWrite(): boolean {

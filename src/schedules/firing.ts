@@ -15,7 +15,7 @@ import { calendarFor, zoneDataVersion } from "./calendar.ts";
 import { occurrenceId, type ScheduleDeclaration, specOf } from "./declaration.ts";
 
 /** Schedules that are read at once, and jobs that one transaction inserts. */
-const MAX_DUE = 1_000;
+export const MAX_DUE = 1_000;
 const MAX_JOBS = 1_000;
 /** Schedules that are read at most to find one that this process can fire. */
 const MAX_READ = 64_000;

@@ -11,8 +11,9 @@ export interface Schedules {
   due(limit: number): Promise<DueSchedules>;
 
   /**
-   * One transaction. Of each: writes the row, and inserts its jobs and what they were planned for, if the row there still has the version of `row`; otherwise
-   * nothing of it is written, and it is answered with `stale`. A job whose id is known adds nothing. The entry counts the jobs that were inserted.
+   * Of each, in one transaction: writes the row, and inserts its jobs and what they were planned for, if the row there still has the version of `row`; otherwise
+   * nothing of it is written, and it is answered with `stale`. A job whose id is known adds nothing. With an entry, which counts the jobs that were inserted,
+   * all of it is one transaction.
    */
   fire(firings: readonly Firing[], entry?: AuditEntry): Promise<readonly FiringAnswer[]>;
 

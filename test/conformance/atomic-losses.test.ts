@@ -38,7 +38,7 @@ async function begun() {
   return { clock, server, store, claim, settle, lose };
 }
 
-test("the conformance suite leaves out nothing but what needs a commit, a transaction of the user's, a reclaim in SQL, or collections", async () => {
+test("the conformance suite leaves out nothing but what needs a commit, a transaction of the user's, or collections", async () => {
   const file = fileURLToPath(new URL("atomic.test.ts", import.meta.url));
   const { NODE_TEST_CONTEXT: _, ...env } = process.env;
   const { stdout } = await promisify(execFile)(process.execPath, ["--test", "--test-reporter=tap", file], {
@@ -50,7 +50,6 @@ test("the conformance suite leaves out nothing but what needs a commit, a transa
   const reasons = [
     "this store has no commit",
     "a transaction of this store can't be left open",
-    "this store needs a process to recover",
     "this store has no collections",
   ];
   assert.deepEqual(new Set(skipped), new Set(reasons));

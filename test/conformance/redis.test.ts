@@ -1,15 +1,11 @@
-// The store port on Redis, held to its specification. It has neither `commit` nor `transact` (a row's commit included), and no SQL that recovers without a
-// process: their tests are skipped, and each is printed.
+// The store port on Redis, held to its specification. It has neither `commit` nor `transact` (a row's commit included): their tests are skipped, and each
+// is printed.
 import assert from "node:assert/strict";
 import { after, type TestContext } from "node:test";
 import { storeConformance } from "../../src/testing/conformance/suite.ts";
 import { redisStores } from "./redis-stores.ts";
 
-const MAY_BE_SKIPPED = new Set([
-  "this store has no commit",
-  "a transaction of this store can't be left open",
-  "this store needs a process to recover",
-]);
+const MAY_BE_SKIPPED = new Set(["this store has no commit", "a transaction of this store can't be left open"]);
 const skipped: { readonly title: string; readonly why: string | undefined }[] = [];
 
 function noting(t: TestContext): void {

@@ -4,10 +4,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kinds } from "../support/jobs.ts";
 import { polledForAll } from "../support/polled.ts";
-import { untilState, untilTrue } from "../support/processes.ts";
+import { redisAddress } from "../../src/stores/redis/address.ts";
+import { tagOf } from "../../src/stores/redis/connection.ts";
+import { connect } from "../../src/stores/redis/driver.ts";
+import { messageOf, wakeupChannel } from "../../src/stores/redis/wakeup.ts";
+import { type Child, untilState, untilTrue } from "../support/processes.ts";
 import { RedisPlace, SHORT } from "./place.ts";
 
-const { slow, stepped } = kinds;
+const { slow, stepped, tick } = kinds;
 
 test("at default settings a killed worker's job runs again in another process", async (t) => {
   const place = await RedisPlace.shared(t);
@@ -63,6 +67,50 @@ test("a worker frozen past its lease loses its work, and when it wakes it works 
   frozen.kill("SIGCONT");
   await frozen.untilEvent("worker.disowned");
   await engine.cancel(id);
+});
+
+test("a frozen process that checks all workers of its host is replaced within seconds of the next write, although it had half a minute", async (t) => {
+  const place = await RedisPlace.shared(t);
+  const engine = await place.engine();
+  const address = redisAddress(place.url);
+  const wire = await connect(address.wire);
+  t.after(() => wire.close());
+  const [key, children] = [`${tagOf(address.name)}detector`, new Map<string, Child>()];
+  for (let n = 0; n < 2; n++) {
+    const child = place.child({ heartbeat: {} });
+    const { worker } = await child.untilFact("working");
+    children.set(String(worker), child);
+  }
+  await untilTrue(
+    () => wire.call(["PTTL", key], 5_000),
+    (left) => Number(left) > 25_000,
+    "nothing needs it, and it says so seldom",
+  );
+  const holder = async (): Promise<string | undefined> => {
+    const value = String(await wire.call(["GET", key], 5_000));
+    return [...children.keys()].find((worker) => value.includes(worker));
+  };
+  const first = (await holder())!;
+  children.get(first)!.kill("SIGSTOP");
+  const frozenAt = performance.now();
+  await engine.enqueue(tick, { n: 1 });
+  const next = await untilTrue(
+    holder,
+    (worker) => worker !== undefined && worker !== first,
+    "another one has the place",
+  );
+  const tookMs = Math.round(performance.now() - frozenAt);
+  t.diagnostic(`it took ${tookMs} ms`);
+  assert.ok(tookMs < 15_000, `the place was free after ${tookMs} ms`);
+  children.get(first)!.kill("SIGCONT");
+  const proofs: string[] = [];
+  await wire.subscribe(wakeupChannel(tagOf(address.name)), (text) => proofs.push(text));
+  await untilTrue(
+    () => Promise.resolve(proofs.filter((text) => messageOf(text).is === "proof").length),
+    (count) => count >= 2,
+    "the process that checks all workers says so",
+  );
+  assert.equal(await holder(), next, "the one that was frozen does not take it back");
 });
 
 test("what a dead attempt has finished is kept, and a shutdown by SIGTERM costs no attempt", async (t) => {

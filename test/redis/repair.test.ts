@@ -18,6 +18,7 @@ import {
   draft,
   idsOf,
   kind,
+  names,
   recoverOnce,
   roomFor,
   SETTLE,
@@ -177,6 +178,38 @@ test("entries that no record knows are found by the sizes of indexes, and remove
     assert.notDeepEqual(await store.upkeep.integrity(), [], stray.join(" "));
     assert.deepEqual(await store.upkeep.repair(), [], stray.join(" "));
     assert.deepEqual(await contents(connection), before, stray.join(" "));
+  }
+});
+
+test("what a job that waits for very many others lacks is found, although they are compared in pieces", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  const others = names("other", 450);
+  await store.enqueue(["waiter", ...others].map((id) => draft(id)));
+  const { claimed } = await store.turn("w", [], roomFor(2));
+  const [waiter, other] = claimed;
+  const view = { id: "waiter", state: "running", counters: waiter!.counters } as const;
+  const change = wait(view, { step: "run.wait#1", forMs: null, until: { jobs: others } });
+  await store.turn("w", [{ lease: waiter!.lease, change }, SETTLE.succeed(other!)], roomFor(0));
+  assert.deepEqual(await store.upkeep.integrity(), []);
+  const row = async (id: string) =>
+    String(await connection.command("HGET", `${connection.tag}x:${id.slice(0, 7)}`, id));
+  const [first, last, own] = [await row(others[1]!), await row(others.at(-1)!), await row("waiter")];
+  const lost: readonly (readonly string[])[] = [
+    ["SREM", `aw:${own}`, first],
+    ["SREM", `aw:${own}`, last],
+    ["SREM", `wa:${first}`, own],
+    ["DEL", `wa:${last}`],
+    ["SADD", `aw:${own}`, await row(others[0]!)],
+    ["SADD", `wa:${last}`, "9999"],
+  ];
+  const before = await contents(connection);
+  for (const [command, key, ...members] of lost) {
+    await connection.command(command!, `${connection.tag}${key}`, ...members);
+    assert.notDeepEqual(await store.upkeep.integrity(), [], `${command} ${key}`);
+    assert.deepEqual(await store.upkeep.repair(), [], `${command} ${key}`);
+    assert.deepEqual(await contents(connection), before, `${command} ${key}`);
   }
 });
 

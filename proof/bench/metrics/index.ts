@@ -85,6 +85,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drain,
     drainAlways,
     drainDeepRedis,
+    drainKeyed,
     drainManyKinds,
     enqueue,
     enqueueInFlightPeers,

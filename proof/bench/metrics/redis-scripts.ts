@@ -1,24 +1,33 @@
-// How long single scripts hold a Redis server that has a million jobs: every verb that touches many jobs at once, each as a user brings it about, and
-// the longest run of each script by the server's own clock.
+// How long single scripts hold a Redis server that has a million jobs: every verb that touches many jobs at once, each as a user brings it about; of each
+// script the median and the longest run by the server's own clock, next to plain commands of the same run, which show how long the machine itself takes away.
+import { setTimeout as pause } from "node:timers/promises";
 import { open } from "../../../src/index.ts";
 import type { AuditAction, AuditEntry } from "../../../src/job/audit.ts";
+import { followOf, jobKind, jobOf, type Part, STEPS } from "../../../src/job/collections.ts";
 import type { JobKey } from "../../../src/job/limits.ts";
+import { wait } from "../../../src/job/transitions.ts";
 import { systemClock, systemRandom } from "../../../src/platform/clock.ts";
 import { decideCrash, recoverBatch } from "../../../src/recovery/recover.ts";
 import { redisAddress } from "../../../src/stores/redis/address.ts";
 import { Connection, SCHEMA_VERSION, tagOf } from "../../../src/stores/redis/connection.ts";
 import { integrity, repair } from "../../../src/stores/redis/integrity.ts";
+import { MAX_DUE } from "../../../src/schedules/firing.ts";
 import { SCRIPT_NAMES, scriptsOf, SERVER_CLOCK } from "../../../src/stores/redis/scripts.ts";
 import { redisStore } from "../../../src/stores/redis/store.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import { draft, kind, names, roomFor, SETTLE, workerRecord } from "../../../src/testing/conformance/fixture.ts";
+import { scheduleRow } from "../../../src/testing/conformance/schedules.ts";
+import { median } from "../figure.ts";
 import type { Metric } from "../harness.ts";
 import { noop } from "../programs/noop.ts";
 import { TestedRedis } from "../stores/redis.ts";
 
-/** What the issue allows one script, and from where on runs are recorded, in microseconds. */
+/** What the issue allows one script, in microseconds. */
 const SLOW_US = 10_000;
-const RECORDED_US = 1_000;
+/** A plain command that always does the same work of about a millisecond, sent all the time: what it takes longer at times, the machine takes from every script. */
+const NOISE = "bench-noise";
+const PLAIN = ["SORT_RO", NOISE, "LIMIT", "0", "1"] as const;
+const SORTED = 3_000;
 
 interface Stage {
   readonly url: string;
@@ -37,6 +46,9 @@ const SCENES: Readonly<Record<string, (stage: Stage) => Promise<void>>> = {
   "a worker that holds 5,000 jobs: heartbeats, death, recovery, report": recoverMany,
   "20,000 jobs with keys": keyed,
   "a batch of 20,000 blocks: append, abort, end": batch,
+  "10,000 schedules": schedules,
+  "collections of 5,000 parts: put, end, purge": collections,
+  "signals, and jobs that wait for others": signals,
   "the audit of many changes": audit,
   "retention of a million": purge,
   "check and repair": checkAndRepair,
@@ -53,9 +65,11 @@ export const slowScripts: Metric = {
     bench.progress(`slowScripts: filling ${million} jobs`);
     await server.fill(bench, url, { kind: "noop", priority: 0, finished: true }, million / 2);
     await server.fill(bench, url, { kind: "noop", priority: 0 }, million / 2);
-    await server.command("CONFIG", "SET", "slowlog-log-slower-than", String(RECORDED_US));
-    await server.command("CONFIG", "SET", "slowlog-max-len", "100000");
-    const longest = new Map<string, { readonly us: number; readonly runs: number }>();
+    await server.command("CONFIG", "SET", "slowlog-log-slower-than", "0");
+    await server.command("CONFIG", "SET", "slowlog-max-len", "200000");
+    const runs = new Map<string, number[]>();
+    const numbers = Array.from({ length: SORTED }, (_, at) => String((at * 7_919) % SORTED));
+    await server.command("RPUSH", NOISE, ...numbers);
     const connection = new Connection({ address: redisAddress(url), random: systemRandom, clock: systemClock });
     const store = redisStore({ connection, clock: systemClock, wakeups: null });
     await store.declare([kind("mail"), kind("sms"), kind("noop")]);
@@ -63,7 +77,9 @@ export const slowScripts: Metric = {
       for (const [scene, play] of Object.entries(SCENES)) {
         bench.progress(`slowScripts: ${scene}`);
         await server.command("SLOWLOG", "RESET");
+        const noise = pings(server);
         await play({ url, store, connection, pick: (full, quick) => bench.pick(full, quick) });
+        await noise.stop();
         const run = String(await server.command("HGET", `${tagOf(redisAddress(url).name)}meta`, "run"));
         const scripts = scriptsOf(run, SERVER_CLOCK);
         const known = new Map<string, string>(SCRIPT_NAMES.map((name) => [scripts(name).sha, name]));
@@ -74,38 +90,71 @@ export const slowScripts: Metric = {
           string[],
         ][];
         for (const [, , us, [command = "", sha = ""]] of entries) {
-          // Asked by this bench.
-          if (command === "SLOWLOG") continue;
-          const name = `${known.get(sha) ?? command} (${scene})`;
-          const before = longest.get(name);
-          const runs = (before?.runs ?? 0) + (us > SLOW_US ? 1 : 0);
-          longest.set(name, us > (before?.us ?? 0) ? { us, runs } : { ...before!, runs });
+          const script = known.get(sha);
+          if (script === undefined && command !== PLAIN[0]) continue;
+          const name = script === undefined ? NOISE : `${script} (${scene})`;
+          const list = runs.get(name) ?? [];
+          list.push(us);
+          runs.set(name, list);
         }
       }
     } finally {
       await store.close();
       await server.drop(url);
     }
-    const all = [...longest].toSorted(([, a], [, b]) => b.us - a.us);
-    const slow = all.reduce((sum, [, { runs }]) => sum + runs, 0);
+    const plain = runs.get(NOISE) ?? [0];
+    runs.delete(NOISE);
+    const all = [...runs]
+      .map(([name, list]) => ({ name, list, longest: Math.max(...list) }))
+      .toSorted((a, b) => b.longest - a.longest);
+    const slow = all.reduce((sum, { list }) => sum + list.filter((us) => us > SLOW_US).length, 0);
+    const ofSlowest = all.map(({ name, list, longest }) => {
+      const over = list.filter((us) => us > SLOW_US).length;
+      return `${name} ${median(list) / 1_000} to ${longest / 1_000}${over > 0 ? `, ${over} of ${list.length} over 10 ms` : ""}`;
+    });
     return [
       {
         name: "slowScripts",
         unit: "ms",
-        ours: (all[0]?.[1].us ?? 0) / 1_000,
-        targets: [{ text: "no script over 10 ms", value: slow, atMost: 0 }],
+        ours: (all[0]?.longest ?? 0) / 1_000,
+        targets: [
+          { text: "no script over 10 ms", value: slow, atMost: 0 },
+          {
+            text: "no script whose median is over 5 ms",
+            value: Math.max(...all.map(({ list }) => median(list))) / 1_000,
+            atMost: 5,
+          },
+        ],
         detail: {
           jobs: million,
-          how: "the longest run of each script by SLOWLOG, in ms, and in which scene",
-          longest: all
-            .slice(0, 40)
-            .map(([name, { us, runs }]) => `${name} ${us / 1_000}${runs > 0 ? `, ${runs} over 10 ms` : ""}`)
-            .join("; "),
+          how: "the median and the longest run of each script by SLOWLOG, in ms, and in which scene",
+          plain: `${PLAIN[0]} of ${SORTED} numbers: ${median(plain) / 1_000} to ${Math.max(...plain) / 1_000}, ${plain.length} runs`,
+          longest: ofSlowest.slice(0, 40).join("; "),
         },
       },
     ];
   },
 };
+
+/** The plain command every 5 ms until it is stopped. */
+function pings(server: TestedRedis): { stop(): Promise<void> } {
+  const wire = server.wire();
+  const state = { goesOn: true };
+  const sent = (async () => {
+    const sending = await wire;
+    while (state.goesOn) {
+      await sending.call(PLAIN, 60_000);
+      await pause(5);
+    }
+    sending.close();
+  })();
+  return {
+    async stop() {
+      state.goesOn = false;
+      await sent;
+    },
+  };
+}
 
 async function worker(store: Store, id: string): Promise<string> {
   await store.register(workerRecord(id));
@@ -253,6 +302,127 @@ async function batch({ store, pick }: Stage): Promise<void> {
   await batches.list({}, 100, null);
   await batches.failures("big", 1, null, 1_000);
   while ((await batches.purge(-1_000, 1_000)).more);
+}
+
+async function schedules({ store, pick }: Stage): Promise<void> {
+  const all = names("schedule", pick(10_000, 500));
+  const rows = store.schedules!;
+  for (const name of all) await rows.write(scheduleRow(name, Date.now()));
+  await rows.list(1_000, null);
+  await rows.review();
+  const id = await worker(store, "declares");
+  await rows.declare(
+    id,
+    all.slice(0, 1_000).map((name) => ({ schedule: name, digest: "d1", zoneData: "2026b" })),
+  );
+  await rows.declared();
+  for (;;) {
+    const { due, now } = await rows.due(MAX_DUE);
+    if (due.length === 0) break;
+    await rows.fire(
+      due.map(({ row }) => ({
+        row: { ...row, dueAt: now + 86_400_000 },
+        jobs: [{ draft: draft({ id: `${row.name}/${now}`, kind: "mail" }), at: now, caughtUp: false }],
+      })),
+    );
+  }
+  await rows.fired(all[0]!, 100);
+  await rows.occurrences(all.slice(0, 1_000).map((name) => `${name}/1`));
+  for (const name of all) await rows.remove(name, null);
+  await store.leave(id);
+}
+
+async function collections({ store, pick }: Stage): Promise<void> {
+  const parts = store.collections!;
+  const count = pick(5_000, 300);
+  for (const step of ["request", "notify", "ended", "clean-up"] as const)
+    await store.declare([kind(jobKind("mail", step))]);
+  const ids = names("collection", pick(1_000, 50));
+  for (const id of ids)
+    await parts.open({
+      id,
+      kind: "mail",
+      input: "{}",
+      series: [{ name: "files", expected: count }],
+      idleMs: 60_000,
+      totalMs: 60_000,
+      keepMs: 0,
+      follow: [jobOf({ id, kind: "mail" }, "request")],
+    });
+  const [first] = ids;
+  // Every second ordinal first: the most gaps that there can be.
+  for (const from of [1, 2])
+    for (let ordinal = from; ordinal <= count; ordinal += 1_000)
+      await parts.put(
+        Array.from({ length: 500 }, (_, at) => ordinal + 2 * at)
+          .filter((one) => one <= count)
+          .map((one) => partOf(first!, one)),
+      );
+  await parts.known(
+    Array.from({ length: 1_000 }, (_, at) => ({ collection: first!, series: "files", ordinal: at + 1 })),
+  );
+  await parts.parts(first!, "files", 0, count);
+  await parts.put(Array.from({ length: 500 }, (_, at) => partOf(ids[1]!, 2 * at + 1)));
+  await parts.missing(ids[1]!, "files", 1_000);
+  await parts.list({}, 1_000, null);
+  await parts.counts();
+  const messages = names("parked", pick(5_000, 300)).map((id) => ({
+    id,
+    kind: "mail",
+    collection: first!,
+    series: "files",
+    ordinal: 1,
+    reason: "bench",
+    blob: null,
+    bytes: 0,
+  }));
+  await parts.park(messages);
+  await parts.parked({}, 1_000, null);
+  await parts.unpark(messages.map(({ id }) => id));
+  await parts.due(200);
+  for (const row of await parts.get(ids))
+    await parts.step({
+      collection: row.id,
+      from: STEPS.cancelled,
+      to: "cancelled",
+      why: "bench",
+      follow: followOf(row, "cancelled"),
+    });
+  for (const id of ids) while (await parts.remove(id, 1_000));
+}
+
+function partOf(collection: string, ordinal: number): Part {
+  return { collection, series: "files", ordinal, blob: `${collection}/${ordinal}`, bytes: 10, sha256: `${ordinal}` };
+}
+
+/** Jobs that wait for a signal each, one that waits for all of them, and one that has as many signals as are kept. */
+async function signals({ store, pick }: Stage): Promise<void> {
+  const ids = names("waits", pick(2_000, 200));
+  await store.enqueue([...ids, "parent"].map((id) => draft({ id, kind: "sms" })));
+  const id = await worker(store, "waits");
+  for (let left = ids.length + 1; left > 0;) {
+    const { claimed } = await store.turn(id, [], roomFor(250, ["sms"]));
+    left -= claimed.length;
+    const ended = claimed.map((job) => {
+      const until = job.lease.jobId === "parent" ? { jobs: ids } : { signal: "go" };
+      const view = { id: job.lease.jobId, state: "running", counters: job.counters } as const;
+      return { lease: job.lease, change: wait(view, { step: "run.wait#1", forMs: null, until }) };
+    });
+    await store.turn(id, ended, roomFor(0));
+  }
+  for (let at = 0; at < 1_000; at++)
+    await store.operate.signal({ job: "parent", name: "other", payload: `"${"x".repeat(100)}"`, id: `kept-${at}` });
+  for (const job of ids) await store.operate.signal({ job, name: "go", payload: "1", id: `go-${job}` });
+  for (;;) {
+    const { claimed, nextDueInMs } = await store.turn(id, [], roomFor(250, ["sms"]));
+    if (claimed.length === 0 && nextDueInMs !== 0) break;
+    await store.turn(
+      id,
+      claimed.map((job) => SETTLE.succeed(job)),
+      roomFor(0),
+    );
+  }
+  await store.leave(id);
 }
 
 async function audit({ store, pick }: Stage): Promise<void> {

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { open } from "../../../src/index.ts";
 import { redisAddress } from "../../../src/stores/redis/address.ts";
 import { tagOf } from "../../../src/stores/redis/connection.ts";
-import { connect, type Reply } from "../../../src/stores/redis/driver.ts";
+import { connect, type Reply, type Wire } from "../../../src/stores/redis/driver.ts";
 import { checked, inputOwner } from "../../../src/stores/redis/encoding.ts";
 import { SLOT } from "../../../src/stores/redis/lua/plain.ts";
 import { noop } from "../programs/noop.ts";
@@ -63,9 +63,13 @@ export class TestedRedis implements TestedStore {
     wire.close();
   }
 
+  async wire(): Promise<Wire> {
+    return connect({ url: (await this.#server!).url() });
+  }
+
   /** A plain command to the server. */
   async command(...args: readonly string[]): Promise<Reply> {
-    const wire = await connect({ url: (await this.#server!).url() });
+    const wire = await this.wire();
     try {
       return await wire.call(args, 60_000);
     } finally {

@@ -24,7 +24,7 @@ export interface LivenessDeps {
 /** Two checks further apart than this do not show that a subscription was missing all the time between them. */
 const LOOKS_APART_MS = 2_000;
 export const HOLD_MS = 5_000;
-/** How often the process that checks all workers says so, and how often if no death is found by it alone. Three times as long, no other asks for its place. */
+/** How often the process that checks all workers says so, and how often while nothing needs it. Three times as long, no other asks for its place. */
 const LEADS_EVERY_MS = 500;
 const LEADS_SELDOM_MS = 10_000;
 /** How often the others ask for the place if they do not hear that it is taken. */
@@ -51,6 +51,10 @@ export class SubscriptionLiveness implements Liveness {
   /** Another process checks all workers, and has until then to say so again. */
   #heardUntilMono = Number.NEGATIVE_INFINITY;
   #askedMono = Number.NEGATIVE_INFINITY;
+  /** How soon it said that it would ask again. */
+  #everyMs = LEADS_EVERY_MS;
+  /** Something was written since the process that checks all workers has last said so. */
+  #expectsProof = false;
 
   constructor(deps: LivenessDeps) {
     this.#deps = deps;
@@ -130,10 +134,15 @@ export class SubscriptionLiveness implements Liveness {
     const mono = clock.mono();
     const everyMs = seldom ? LEADS_SELDOM_MS : LEADS_EVERY_MS;
     const sinceMs = mono - this.#askedMono;
-    if (this.#leads ? sinceMs < everyMs : sinceMs < ASK_EVERY_MS || mono < this.#heardUntilMono) return this.#leads;
+    const isEarly = this.#leads
+      ? sinceMs < Math.min(everyMs, this.#everyMs)
+      : sinceMs < ASK_EVERY_MS || mono < this.#heardUntilMono;
+    if (isEarly) return this.#leads;
     this.#askedMono = mono;
+    this.#everyMs = everyMs;
     const channel = ownWorker === undefined ? "" : channelOf(connection.tag, ownWorker);
-    const asked = connection.eval("lead", [this.#name, channel, String(3 * everyMs)]);
+    const lateMs = this.#expectsProof ? String(3 * LEADS_EVERY_MS) : "";
+    const asked = connection.eval("lead", [this.#name, channel, String(3 * everyMs), lateMs]);
     this.#leads = (await worded("electing who checks all workers", asked)) === 1;
     return this.#leads;
   }
@@ -141,6 +150,17 @@ export class SubscriptionLiveness implements Liveness {
   /** A process checks all workers, and says so again within `forMs`. */
   heardProof(forMs: number): void {
     this.#heardUntilMono = this.#deps.clock.mono() + forMs;
+    this.#expectsProof = false;
+  }
+
+  /**
+   * Something was written. The process that checks all workers hears it, too, and says that it does within half a second, however seldom it did before. If it does
+   * not, it stands still, and another one takes its place.
+   */
+  heardWrite(): void {
+    if (this.#expectsProof || this.#leads) return;
+    this.#expectsProof = true;
+    this.#heardUntilMono = Math.min(this.#heardUntilMono, this.#deps.clock.mono() + 3 * LEADS_EVERY_MS);
   }
 
   /** It may have been the one that checks all workers that has gone. */

@@ -44,8 +44,10 @@ maintainInThread<RedisMaintenance>(async ({ address }, { options, events, times,
     if (message.is === "proof") {
       liveness.heardProof(message.forMs);
       wake("proof");
-    } else if (message.is === "wake") woken();
-    else {
+    } else if (message.is === "wake") {
+      liveness.heardWrite();
+      woken();
+    } else {
       hear("fleet");
       if (message.is === "left") liveness.fleetChanged();
     }

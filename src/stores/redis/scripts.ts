@@ -119,6 +119,7 @@ const SCRIPTS = {
   settleAgain: waking(writing(attempts.SETTLE_AGAIN)),
   write: writing(attempts.WRITE),
   beat: writing(workers.BEAT),
+  heldLeases: reading(workers.HELD_LEASES),
   leave: writing(workers.LEAVE),
   former: reading(workers.FORMER),
   endFormer: writing(workers.END_FORMER),

@@ -9,6 +9,7 @@ import {
   type FencedWrite,
   AHEAD_BOUND_MS,
   type Room,
+  type RoomOfKind,
   type Settlement,
   triedBy,
   type TurnAnswer,
@@ -94,7 +95,7 @@ export async function turn(
   const { answer, hasMore } = await turnOnce(connection, worker, settlements, {
     ...room,
     total: Math.min(room.total, MAX_IN_SCRIPT),
-    ahead: Math.max(0, Math.min(aheadOf(room), MAX_IN_SCRIPT - room.total)),
+    ahead: Math.max(0, Math.min(room.ahead ?? 0, MAX_IN_SCRIPT - room.total)),
   });
   const isCut = room.total > answer.claimed.length && (hasMore || answer.claimed.length === MAX_IN_SCRIPT);
   const hasGaps = answer.corrupt !== undefined && replaces;
@@ -109,11 +110,6 @@ export async function turn(
     ...(corrupt.length > 0 && { corrupt }),
     woken: (answer.woken ?? 0) + (more.woken ?? 0),
   };
-}
-
-/** What is behind a job that may not wait for a slot, or that waits for its turn, is not claimed ahead, and the script does not look for that. */
-function aheadOf({ ahead = 0, kinds }: Room): number {
-  return kinds.every((kind) => kind.ahead && !kind.fair) ? ahead : 0;
 }
 
 function aheadArgs(ahead: number): string[] {
@@ -177,8 +173,8 @@ async function turnOnce(
   return turnOnce(connection, worker, settlements, room);
 }
 
-/** What the script that knows everything settles and claims: each job may take 70 us of the server and more. */
-const MAX_IN_FULL = 80;
+/** What the script that knows everything settles and claims: each job may take 100 us of the server. */
+const MAX_IN_FULL = 50;
 
 async function fullTurn(
   connection: Connection,
@@ -322,7 +318,7 @@ const PLAIN_TURNS = new WeakMap<Connection, { pause: number; left: number }>();
 
 /** Rooms as a turn takes them: of many kinds with the same room the name of their list, which the worker keeps in its row, and of the others each. */
 interface RoomArgs {
-  readonly listed: readonly [list: string, room: string, shares: string];
+  readonly listed: readonly [list: string, room: string, flags: string];
   readonly single: readonly string[];
   /** The kinds of the list. */
   readonly names: readonly string[];
@@ -350,19 +346,25 @@ function roomsOf(connection: Connection, kinds: Room["kinds"]): RoomArgs {
 }
 
 function singleRooms(kinds: Room["kinds"]): RoomArgs {
-  const single = kinds.flatMap(({ kind, room, shares }) => [kind, String(room), shares ? "1" : ""]);
+  const single = kinds.flatMap((one) => [one.kind, String(one.room), flagsOf(one)]);
   return { listed: NO_LIST, single: [String(kinds.length), ...single], names: [] };
+}
+
+/** As the scripts read them (`newRoom` in lua/plain.ts). */
+function flagsOf({ shares, ahead, fair }: RoomOfKind): string {
+  return `${shares ? "s" : ""}${ahead && !fair ? "a" : ""}`;
 }
 
 /** The list has the kinds with the room that most of them have. */
 function listedRooms(kinds: Room["kinds"]): RoomArgs {
-  const byRoom = Map.groupBy(kinds, ({ room, shares }) => `${room} ${shares ? 1 : 0}`);
+  const roomOf = (one: RoomOfKind): string => `${one.room} ${flagsOf(one)}`;
+  const byRoom = Map.groupBy(kinds, roomOf);
   const most = [...byRoom.values()].reduce((a, b) => (b.length > a.length ? b : a));
   const names = most.map(({ kind }) => kind);
   const list = createHash("sha1").update(names.join("\n")).digest("base64url");
-  const { room, shares } = most[0]!;
-  const { single } = singleRooms(kinds.filter((one) => one.room !== room || Boolean(one.shares) !== Boolean(shares)));
-  return { listed: [list, String(room), shares ? "1" : ""], single, names };
+  const [first] = most;
+  const { single } = singleRooms(kinds.filter((one) => roomOf(one) !== roomOf(first!)));
+  return { listed: [list, String(first!.room), flagsOf(first!)], single, names };
 }
 
 /** A worker has a row of its own in each run of the server, and its lists with it. */

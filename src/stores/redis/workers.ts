@@ -1,5 +1,6 @@
 // Worker rows: registering, beating, leaving, listing, and what is written about a worker's end.
 import { withLastWord } from "../../recovery/incident.ts";
+import { type HeldSummary, leaseHash } from "../../job/lease.ts";
 import { release } from "../../job/transitions.ts";
 import type { WorkerRecord, WorkerRow } from "../liveness.ts";
 import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
@@ -38,15 +39,15 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
   const { loopLagMs, confirmed, lastWord, leases = false } = said;
   const reply = await connection.eval("beat", [id, String(loopLagMs), leases ? "1" : ""]);
   if (lastWord !== undefined) await noteDeath(connection, id, lastWord);
-  const [live, replaced, count, digest, late, list, now] = reply as unknown as [
+  const [live, replaced, count, digest, late, now] = reply as unknown as [
     number,
     string,
     number,
     string,
-    [string, string, string][],
-    LeaseReply[],
+    LateReply[],
     string,
   ];
+  const list = digest === "" ? await heldLeases(connection, id, count, late) : undefined;
   const expiries = late.map(([job, at, allowed]) => ({
     id: job,
     expires_at: Number(at),
@@ -57,14 +58,40 @@ export async function beat(connection: Connection, id: string, said: Beat): Prom
     live: live === 1,
     ...(replaced !== "" && { replaced }),
     now: Number(now),
-    held: { count, digest: Number(digest) },
-    ...(leases && { leases: list.map((one) => heldLease(one, id)) }),
+    held: list ? summaryOf(list) : { count, digest: Number(digest) },
+    ...(list && { leases: list }),
     overdueMs: overdue?.overdueMs ?? null,
     overdueJobId: overdue?.id ?? null,
     schemaVersion: SCHEMA_VERSION,
   };
 }
 
+/** What one script lists: of 5,000 jobs it took 23 ms. */
+const LISTED_AT_ONCE = 500;
+
+/** In pieces: a job that is claimed or ends meanwhile may be among them or not. Adds to `late` what is overdue. */
+async function heldLeases(
+  connection: Connection,
+  id: string,
+  count: number,
+  late: LateReply[],
+): Promise<readonly HeldLease[]> {
+  const leases: HeldLease[] = [];
+  const pieces = Math.max(1, Math.ceil(count / LISTED_AT_ONCE));
+  for (let piece = 0; piece < pieces; piece++) {
+    const reply = await connection.eval("heldLeases", [id, String(piece), String(pieces)]);
+    const [list, more] = reply as unknown as [LeaseReply[], LateReply[]];
+    for (const one of list) leases.push(heldLease(one, id));
+    late.push(...more);
+  }
+  return leases;
+}
+
+function summaryOf(list: readonly HeldLease[]): HeldSummary {
+  return { count: list.length, digest: list.reduce((sum, { lease }) => sum + leaseHash(lease), 0) };
+}
+
+type LateReply = readonly [job: string, expiresAt: string, allowedMs: string];
 type LeaseReply = readonly [row: string, id: string, kind: string, epoch: string, fence: string, d: readonly string[]];
 
 function heldLease([row, jobId, kind, epoch, fence, d]: LeaseReply, worker: string): HeldLease {

@@ -193,6 +193,55 @@ export function specifyClaim(specify: Specify): void {
     assert.deepEqual(idsOf(await second.claim(room(1)))[0], "b");
   });
 
+  for (const [title, others] of [
+    ["two kinds", 1],
+    ["twenty kinds", 19],
+  ] as const)
+    specify(
+      `of ${title}, one of which may not wait, what is claimed ahead is the next in the order of all, up to the first of that kind`,
+      async (fixture) => {
+        const waiting = names("fast", others);
+        await fixture.declare(kind("slow"), ...waiting.map((name) => kind(name)));
+        const order = Array.from({ length: 40 }, (_, at) => (at % 8 === 6 ? "slow" : waiting[at % waiting.length]!));
+        await fixture.enqueue(
+          ...order.map((name, at) => ({ id: `${String(at).padStart(2, "0")} ${name}`, kind: name })),
+        );
+        const worker = await fixture.worker("w");
+        const kinds = [...waiting.map((name) => ({ kind: name, room: 9, ahead: true })), { kind: "slow", room: 1 }];
+        const left = order.map((name, at) => ({ at, isSlow: name === "slow" }));
+        for (let turns = 0; left.length > 0; turns++) {
+          assert.ok(turns < 100, "every turn with a free slot claims something");
+          const total = turns % 4;
+          const ids = idsOf(await worker.claim({ total, kinds, ahead: 5 }));
+          // A kind with room for one job may leave its second one behind, and then nothing is claimed ahead of that.
+          const slots = ids.slice(0, total).map((id) => Number(id.slice(0, 2)));
+          const free = left.filter(({ isSlow }, n) => !isSlow || left.findIndex((one) => one.isSlow) === n);
+          assert.deepEqual(
+            slots,
+            free
+              .slice(0, total)
+              .map(({ at }) => at)
+              .slice(0, slots.length),
+            "the free slots",
+          );
+          assert.equal(slots.length, Math.min(total, free.length));
+          for (const { at } of free.slice(0, slots.length))
+            left.splice(
+              left.findIndex((one) => one.at === at),
+              1,
+            );
+          const ahead = ids.slice(total);
+          assert.ok(ahead.length <= 5);
+          assert.deepEqual(
+            ahead,
+            left.slice(0, ahead.length).map(({ at }) => `${String(at).padStart(2, "0")} ${order[at]}`),
+          );
+          assert.ok(!ahead.some((id) => id.endsWith("slow")), `${ahead.join()} were claimed ahead`);
+          left.splice(0, ahead.length);
+        }
+      },
+    );
+
   specify("a worker may ask for a kind that no program has declared yet: it gets the others", async (fixture) => {
     await fixture.enqueue("a");
     const worker = await fixture.worker("w");

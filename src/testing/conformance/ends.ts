@@ -300,18 +300,15 @@ export const ENDINGS: Readonly<Record<string, Ending>> = {
         fixture.recoverAll(worker, { death: lost(fixture), decide: deciding(decideCrash) }),
       ),
   },
-  "a reclaim by the database alone": {
+  "a reclaim while no program of the user's runs": {
     by: "lose",
     state: "dead",
     kind: { onCrash: "fail" },
     noFollow: "no program is there that could name a job",
-    async end(fixture) {
-      const reclaim = fixture.reclaim();
-      if (reclaim === null) return false;
-      await reclaim();
+    async end(fixture, worker) {
+      await fixture.reclaim(worker);
       await fixture.clock.advance(LEASE_MS + 1_000);
-      await reclaim();
-      return true;
+      await fixture.reclaim(worker);
     },
   },
 };

@@ -120,10 +120,18 @@ export class Fixture {
     return this.#stores.damage ?? null;
   }
 
-  /** The store's own recovery without a process; null: it has none, and the test is skipped. */
-  reclaim(): (() => Promise<void>) | null {
-    if (this.#stores.reclaim === undefined) this.t.skip("this store needs a process to recover");
-    return this.#stores.reclaim ?? null;
+  /**
+   * What recovers without any program of the user's: the database alone, or, where that can't, a process that knows a kind only by what the store
+   * keeps of it, as `outlive recover` is. It takes what `worker` holds once that has been silent for a lease.
+   */
+  async reclaim(worker: TestWorker): Promise<void> {
+    if (this.#stores.reclaim) return this.#stores.reclaim();
+    const now = this.clock.now();
+    const { heartbeatAt, leaseMs } = await worker.row();
+    if (now - heartbeatAt <= leaseMs) return;
+    const by = await this.connect();
+    const death = { how: "silent", lastSeenAliveAt: heartbeatAt, detectedAt: now, evidence: null } as const;
+    await this.recoverAll(worker, { by, death });
   }
 
   /** What a restore does to the rows; null: a test can't do that, and it is skipped. */

@@ -91,7 +91,7 @@ export interface ConformanceStores {
   readonly damage?: Damage;
   /**
    * Recovers what dead workers hold by the database alone, as if no program were there; after a lease without a sign of life the second call
-   * takes it. Omitted: this store needs a process, and that test is skipped.
+   * takes it. Omitted: this store needs a process, and the suite is that process.
    */
   readonly reclaim?: () => Promise<void>;
   /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */

@@ -3,9 +3,10 @@
 // the conformance suite holds both to the same cases.
 
 export const ADMISSION = /* lua */ `
--- How many keys of a ring one turn reads, how many jobs it looks at behind all doors and at each gate, and how often it goes round gates whose jobs turn out to
--- be held by limits. Each job takes 70 to 100 us: without a bound for all doors together, 200 keys with room for 100 jobs each took 280 ms.
-local KEYS_PER_TURN, HELD_PER_TURN, ROUNDS_PER_TURN, RING_SIZE = 200, 60, 4, 4503599627370496
+-- How many keys of a ring one turn reads, and how often it goes round gates whose jobs turn out to be held by limits.
+local KEYS_PER_TURN, ROUNDS_PER_TURN, RING_SIZE = 200, 4, 4503599627370496
+-- How many jobs it looks at behind all doors and at each gate: without a bound for all doors together, 200 keys with room for 100 jobs each took 280 ms.
+local heldPerTurn = nil
 local facts = {}
 local function factsOf(key)
   local f = facts[key.id]
@@ -159,8 +160,7 @@ end
 local function openGates(total, mayCome)
   local gates = {}
   for _, n in ipairs(total > 0 and Q.among(T .. 'fk') or {}) do
-    -- What a turn admits, it also claims: about 0.1 ms of the server for each.
-    local most, gate = math.min(Q.roomOf(n).room, total, HELD_PER_TURN), K.gate(n)
+    local most, gate = math.min(Q.roomOf(n).room, total, heldPerTurn), K.gate(n)
     if mayCome or call('EXISTS', T .. 'hr:' .. gate) == 1 then
       local ready = R.ready(n)
       if ready < most then
@@ -173,10 +173,11 @@ local function openGates(total, mayCome)
 end
 -- What waits at the door of a key, no more than it has room for, and no more than \`most\`.
 local function atDoor(door, most)
-  settleIndexes()
-  K.flush()
-  local inTurns = call('EXISTS', T .. 'hr:' .. door) == 1
-  local row = call('ZRANGE', T .. 'h:' .. door, 0, 0)[1]
+  -- Only what is read here: what the doors before have gathered is written once for all of them.
+  if K.hasLeft() then settleIndexes() K.flush() end
+  local inTurns = call('EXISTS', settled(T .. 'hr:' .. door)) == 1
+  if inTurns then settleIndexes() end
+  local row = call('ZRANGE', settled(T .. 'h:' .. door), 0, 0)[1]
   if not row and inTurns then row = call('ZRANGE', T .. 'h:' .. door .. ':' .. call('ZRANGE', T .. 'hr:' .. door, 0, 0)[1], 0, 0)[1] end
   local head = row and J.get(tonumber(row))
   if not head then return nil end
@@ -192,11 +193,12 @@ local function atDoor(door, most)
   return of
 end
 local function byRank(a, b) return K.rank(a.job) < K.rank(b.job) end
--- Admits what there is room for. Returns how many jobs some worker may take now, and whether more may follow at once.
-function K.admit(total)
+-- Admits what there is room for, and no more than \`most\`. Returns how many jobs some worker may take now, and whether more may follow at once.
+function K.admit(total, most)
+  heldPerTurn = most
   settleIndexes()
-  local wakes = call('SPOP', T .. 'kw', HELD_PER_TURN)
-  local due = call('ZRANGEBYSCORE', T .. 'kd', '-inf', int(now), 'LIMIT', 0, HELD_PER_TURN)
+  local wakes = call('SPOP', T .. 'kw', heldPerTurn)
+  local due = call('ZRANGEBYSCORE', T .. 'kd', '-inf', int(now), 'LIMIT', 0, heldPerTurn)
   local gates = openGates(total, #wakes + #due > 0)
   if #wakes == 0 and #due == 0 and #gates == 0 then return 0, false end
   wrote = true
@@ -213,7 +215,7 @@ function K.admit(total)
       ready, of.some = ready + 1, true
     end
   end
-  local open, looked, seen, left = {}, {}, {}, HELD_PER_TURN
+  local open, looked, seen, left = {}, {}, {}, heldPerTurn
   for _, gate in ipairs(gates) do open[gate.id] = {} end
   for _, list in ipairs({due, wakes}) do
     for _, door in ipairs(list) do
@@ -271,7 +273,7 @@ function K.admit(total)
   local demand, cut = false, false
   for _, gate in ipairs(gates) do
     demand = demand or gate.taken < gate.bound
-    cut = cut or (gate.taken >= gate.bound and gate.bound == HELD_PER_TURN)
+    cut = cut or (gate.taken >= gate.bound and gate.bound == heldPerTurn)
   end
   return ready, (moved and demand) or cut
 end

@@ -266,7 +266,6 @@ end
 export const FAMILIES = /* lua */ `
 F = {}
 -- Each takes 25 to 40 us, and a turn has other work: with 250 and 500 it took more than 10 ms.
-local PIECE, EXPIRY_PIECE = 100, 100
 function F.record(j, actor, change)
   wrote = true
   call('HSET', T .. 'fc', int(j.row), cjson.encode({actor, change}))
@@ -292,32 +291,33 @@ local function changeOf(texts)
   return change
 end
 -- Ends a piece of the jobs of which no attempt has begun in time: \`expire\` of job/transitions.ts. Returns whether more are left.
-function F.expirePiece()
-  local rows = call('ZRANGEBYSCORE', T .. 'xp', '-inf', int(now), 'LIMIT', 0, EXPIRY_PIECE)
-  if #rows == 0 then return false end
+function F.expirePiece(most)
+  local rows = call('ZRANGEBYSCORE', T .. 'xp', '-inf', int(now), 'LIMIT', 0, most)
+  if #rows == 0 then return false, 0 end
   wrote = true
   for i = 1, #rows do rows[i] = tonumber(rows[i]) end
   J.fetch(rows)
   local change = changeOf(EXPIRE)
   for _, row in ipairs(rows) do C.apply(J.get(row), change, 'system/expiry', nil) end
   settleIndexes()
-  return #rows == EXPIRY_PIECE
+  return #rows == most, #rows
 end
 -- Cancels a piece of the family that has waited longest. Indexes are settled.
-function F.cancelPiece()
+function F.cancelPiece(most)
   local row = call('ZRANGE', T .. 'fd', 0, 0)[1]
-  if not row then return end
+  if not row then return 0 end
   wrote = true
   local kept = cjson.decode(call('HGET', T .. 'fc', row))
-  local children = call('ZRANGE', T .. 'ch:' .. row, 0, PIECE - 1)
+  local children = call('ZRANGE', T .. 'ch:' .. row, 0, most - 1)
   for i = 1, #children do children[i] = tonumber(children[i]) end
   J.fetch(children)
   local change = changeOf(kept[2])
   for _, child in ipairs(children) do C.apply(J.get(child), change, kept[1], nil) end
-  if #children == PIECE then return end
+  if #children == most then return most end
   -- A parent that runs may enqueue more.
   local parent = J.get(tonumber(row))
   if parent and parent.state < SUCCEEDED then call('ZREM', T .. 'fd', row) else F.withdraw(tonumber(row)) end
+  return #children
 end
 `;
 

@@ -11,7 +11,7 @@
 export const INDEXES = /* lua */ `
 local I = {}
 local LANES = {z = true, u = true, h = true}
-function I.each(j, put)
+function I.own(j, put)
   local row, kind, d = int(j.row), int(j.kind), j.d
   put('h', idKey(j.id), j.id, row)
   put('c', T .. 'kc', 'jobs:' .. kind, 1)
@@ -57,19 +57,26 @@ function I.each(j, put)
       if j.state == QUEUED then put('s', T .. 'ku:' .. key.id, row) end
     elseif d.pl == 'b' or d.pl == 'f' then put('s', T .. 'kb:' .. key.id, row) end
   end
-  -- Whom it waits for is kept as it is; who of them is unfinished, and who waits for them, follows from that.
-  for _, one in ipairs(d.wt and call('SMEMBERS', T .. 'al:' .. row) or {}) do
-    local awaited = J.get(tonumber(one))
+end
+-- Whom it waits for is kept as it is; who of them is unfinished, and who waits for them, follows from that. Those whose rows have this remainder, or all.
+function I.awaited(j, put, remainder, of)
+  local row = int(j.row)
+  for _, one in ipairs(j.d.wt and call('SMEMBERS', T .. 'al:' .. row) or {}) do
+    local awaited = (not of or one % of == remainder) and J.get(tonumber(one))
     if awaited then
       put('s', T .. 'wa:' .. one, row)
       if awaited.state < SUCCEEDED then put('s', T .. 'aw:' .. row, one) end
     end
   end
 end
+function I.each(j, put)
+  I.own(j, put)
+  I.awaited(j, put)
+end
 -- Every key that may have something about this job, whether or not its record says so now.
-function I.names(j, name)
+function I.names(j, name, each)
   local row = int(j.row)
-  I.each(j, function(type, key) if type == 'h' or type == 's' or type == 'z' or type == 'o' or type == 'r' then name(key, type) end end)
+  each(j, function(type, key) if type == 'h' or type == 's' or type == 'z' or type == 'o' or type == 'r' then name(key, type) end end)
   name(T .. 'ch:' .. row, 'z')
   name(T .. 'xp', 'z')
   name(T .. 'wa:' .. row, 's')
@@ -134,10 +141,14 @@ local function add(type, key, member, by)
   if not sums[name] then sums[name] = 0 order[#order + 1] = name end
   sums[name] = sums[name] + by
 end
-local nextPage = I.pages(num(), function(j)
+-- A page, and then, if its jobs wait for others, these in pieces: one that waits for 2,000 took 35 ms.
+local page, piece, pieces = string.match(arg(), '^(%d+)/?(%d*)/?(%d*)$')
+page, piece, pieces = tonumber(page), tonumber(piece), tonumber(pieces)
+local awaits = 0
+local nextPage = I.pages(page, function(j)
   local row = int(j.row)
   local function missing(key) wrong[#wrong + 1] = 'job ' .. j.id .. ' is missing in ' .. key end
-  I.each(j, function(type, key, member, value)
+  local function compare(type, key, member, value)
     if type == 'h' then
       if call('HGET', key, member) ~= value then missing(key) end
     elseif type == 'q' then
@@ -153,12 +164,15 @@ local nextPage = I.pages(num(), function(j)
     if type == 'n' or type == 'c' then add(type, key, member, 1)
     elseif type == 'q' then add('q', key, nil, 1)
     elseif type == 'h' or type == 's' or type == 'z' or type == 'o' then add(type == 'o' and 'z' or type, key, nil, 1) end
-  end)
+  end
+  if piece then return I.awaited(j, compare, piece, pieces) end
+  if j.d.wt then awaits = awaits + call('SCARD', T .. 'al:' .. row) end
+  I.own(j, compare)
   I.names(j, function(key, type)
     if type == 'h' or type == 'r' then return end
     local has = type == 's' and call('SCARD', key) or call('ZCARD', key)
     if has > 0 then add(type == 'o' and 'z' or type, key, nil, 0) end
-  end)
+  end, I.own)
   if j.state == RUNNING and not call('HGET', T .. 'w:' .. int(j.worker), 'id') then
     wrong[#wrong + 1] = 'job ' .. j.id .. ' is held by a worker that has no row'
   end
@@ -166,6 +180,8 @@ local nextPage = I.pages(num(), function(j)
   list[#list + 1] = {j.id, kindOf(j.kind).name or '', J.input(j.row), J.result(j.row),
     j.d.st and call('HGETALL', T .. 's:' .. row) or {}, j.state}
 end)
+if piece and piece + 1 < pieces then nextPage = concat({int(page), int(piece + 1), int(pieces)}, '/')
+elseif not piece and awaits > 0 then nextPage = concat({int(page), '0', int(math.ceil(awaits / 200))}, '/') end
 local flat = {}
 for i, name in ipairs(order) do flat[i * 2 - 1], flat[i * 2] = name, sums[name] end
 return {list, wrong, nextPage, flat}
@@ -260,7 +276,7 @@ export const REPAIR_CLEAR_PAGES = /* lua */ `
 if not META[5] then return '' end
 wrote = true
 local names = {}
-local nextPage = I.pages(num(), function(j) I.names(j, function(key) names[key] = true end) end)
+local nextPage = I.pages(num(), function(j) I.names(j, function(key) names[key] = true end, I.each) end)
 for key in pairs(names) do call('UNLINK', key) end
 return nextPage
 `;

@@ -85,6 +85,7 @@ function K.flush()
   for queue, of in pairs(left) do if call('EXISTS', queue) == 0 then call('ZREM', of[1], of[2]) end end
   left = {}
 end
+function K.hasLeft() return next(left) ~= nil end
 function K.enterDoor(j)
   local row, door = int(j.row), j.d.dr
   gather('ZADD', queueOf(j), int(K.rank(j)), row)

@@ -418,9 +418,13 @@ end
 -- Rooms: of single kinds in the arguments, and one that each kind of a list has, which the worker keeps in its row as one bit for each. A thousand kinds
 -- took 3,000 arguments and 4 ms of every turn.
 local rooms, single, list, shared = {}, {}, nil, nil
+-- The kinds whose jobs may wait for a slot.
+local waits = {}
 local pauses = nil
-local function newRoom(room, shares)
-  if not shares then return {room = room, used = 0} end
+-- What a caller says of a kind: s, it shares its room; a, its jobs may be claimed ahead.
+local function newRoom(n, room, flags)
+  waits[n] = string.find(flags, 'a', 1, true) ~= nil
+  if not string.find(flags, 's', 1, true) then return {room = room, used = 0} end
   shared = shared or {room = room, used = 0}
   return shared
 end
@@ -432,23 +436,23 @@ function Q.isPaused(n)
 end
 -- What comes before everything else in the arguments: the list. False: this worker has not kept it, and nothing was written.
 function Q.readList(w)
-  local name, room, shares = arg(), num(), arg() == '1'
+  local name, room, flags = arg(), num(), arg()
   if name == '' or not w then return true end
   local kept = call('HGET', T .. 'w:' .. int(w.n), 'kinds ' .. name)
   if not kept then return false end
   local stop = string.find(kept, ':', 1, true)
-  list = {room = room, shares = shares, count = tonumber(sub(kept, 1, stop - 1)), first = stop + 1, kept = kept}
+  list = {room = room, flags = flags, count = tonumber(sub(kept, 1, stop - 1)), first = stop + 1, kept = kept}
   return true
 end
 -- Single kinds.
 function Q.readRooms(total)
   if total == 0 then list = nil return end
   for i = 1, num() do
-    local name, room, shares = arg(), num(), arg() == '1'
+    local name, room, flags = arg(), num(), arg()
     local n = kindNamed(name)
     if n and room > 0 and not rooms[n] then
       single[#single + 1] = n
-      rooms[n] = newRoom(room, shares)
+      rooms[n] = newRoom(n, room, flags)
     end
   end
 end
@@ -457,7 +461,7 @@ function Q.roomOf(n)
   local room = rooms[n]
   if room == nil then
     local bits = list and byte(list.kept, list.first + floor(n / 8))
-    room = bits and floor(bits / 2 ^ (n % 8)) % 2 == 1 and newRoom(list.room, list.shares) or false
+    room = bits and floor(bits / 2 ^ (n % 8)) % 2 == 1 and newRoom(n, list.room, list.flags) or false
     rooms[n] = room
   end
   return room
@@ -482,6 +486,12 @@ function Q.among(key)
   else eachAsked(function(n) if call('SISMEMBER', key, int(n)) == 1 then visit(n) end end) end
   table.sort(found)
   return found
+end
+-- Whether a job waits at the gate of a fair kind that there is room for: it is let through when a slot is free, and what is claimed ahead would take each slot
+-- before it. Indexes are settled.
+function Q.isAtGate()
+  for _, n in ipairs(Q.among(T .. 'fk')) do if call('EXISTS', T .. 'hr:-' .. int(n)) == 1 then return true end end
+  return false
 end
 -- In how many ms the first of the pauses that matter here ends. Of very many pauses of other kinds, one of theirs may be the answer.
 function Q.resumesIn()
@@ -527,15 +537,15 @@ local function kindsByFirst(most)
 end
 -- Of so many kinds one script claims jobs. Each takes 30 to 40 us, and with 250 of them scripts took 9 to 15 ms on a busy machine.
 local MAX_KINDS = ${MAX_KINDS}
--- The ranks of ready jobs that there is room for, in order, then so many ahead, and the kinds of their rows, or the only kind. With \`ahead\` all kinds allow
--- it, and no room limits those. Indexes are settled.
+-- The ranks of ready jobs that there is room for, in order, then so many ahead, up to the first one that may not wait; and the kinds of their rows, or the only
+-- kind. No room limits those that are claimed ahead. Indexes are settled.
 function Q.ready(total, ahead)
   local most = total + ahead
   if most == 0 then return {}, {} end
   if #single == 1 and not list then
     local n = single[1]
     if Q.isPaused(n) then return {}, {}, n end
-    return R.first(n, ahead > 0 and most or math.min(rooms[n].room, total)), {}, n
+    return R.first(n, ahead > 0 and waits[n] and most or math.min(rooms[n].room, total)), {}, n
   end
   local ranks, kinds, count, touched = {}, {}, 0, 0
   -- A heap of kinds by their next jobs.
@@ -581,7 +591,10 @@ function Q.ready(total, ahead)
     end
     if size == 0 then break end
     local cur = heap[1]
-    local room, isFull = cur.room, count < total and cur.room.used >= cur.room.room
+    local room, isFull, mayWait = cur.room, count < total and cur.room.used >= cur.room.room, waits[cur.kind]
+    -- What is left behind because its kind is full may not wait either.
+    if not mayWait and isFull then most = total end
+    if not mayWait and count >= total then break end
     if not isFull then
       if not cur.isTouched then
         if touched == MAX_KINDS then Q.isCut = true break end
@@ -592,7 +605,7 @@ function Q.ready(total, ahead)
       ranks[count] = cur.rank
       kinds[cur.rank % RANKS] = cur.kind
     end
-    cur.rank = (not isFull or ahead > 0) and R.next(cur) or nil
+    cur.rank = (not isFull or mayWait and most > total) and R.next(cur) or nil
     sink()
   end
   return ranks, kinds
@@ -698,7 +711,11 @@ local total, ahead, aheadBound = num(), num(), num()
 if owner ~= '' and owner ~= id or not w or w.state ~= 'live' then return FULL end
 Q.readRooms(total + ahead)
 if call('EXISTS', T .. 'fd', T .. 'stc', T .. 'kw', T .. 'cc:' .. int(w.n)) > 0 then return FULL end
-if #Q.among(T .. 'uk') > 0 or #Q.among(T .. 'fk') > 0 then return FULL end
+if #Q.among(T .. 'uk') > 0 then return FULL end
+if Q.isAtGate() then
+  if total > 0 then return FULL end
+  ahead = 0
+end
 local resumesIn = Q.resumesIn()
 local next = resumesIn < math.huge and resumesIn or nil
 if call('EXISTS', T .. 'zk', T .. 'kd', T .. 'xp') > 0 then

@@ -173,10 +173,10 @@ function J.fetch(rows)
     end
   end
 end
--- The records of what a worker holds, as they are kept, with one command for each page. Taken apart one by one, 5,000 of them took 25 ms.
-function J.eachHeld(n, visit)
+-- Records as they are kept, with one command for each page. Taken apart one by one, 5,000 of them took 25 ms.
+function J.each(rows, visit)
   local pages = {}
-  for _, text in ipairs(call('SMEMBERS', T .. 'held:' .. int(n))) do
+  for _, text in ipairs(rows) do
     local row = tonumber(text)
     local p = floor(row / 64)
     local of = pages[p]
@@ -189,6 +189,7 @@ function J.eachHeld(n, visit)
     for i, row in ipairs(of.rows) do if values[i] then visit(row, values[i]) end end
   end
 end
+function J.eachHeld(n, visit) J.each(call('SMEMBERS', T .. 'held:' .. int(n)), visit) end
 -- When the attempt of a record that is held has to end, if it has to, and of which kind it is.
 function J.deadlineIn(v)
   local started, left, kind = struct.unpack('>I6I5I2', v, ${AT.started})

@@ -17,8 +17,8 @@ local function isPresent(s) return tonumber(call('HGET', T .. 'sv', s.name) or 0
 `;
 
 export const DUE = /* lua */ `
-local limit, due = num(), {}
-for i, name in ipairs(call('ZRANGEBYSCORE', T .. 'sd', '-inf', int(now), 'LIMIT', 0, limit)) do
+local from, limit, due = num(), num(), {}
+for i, name in ipairs(call('ZRANGEBYSCORE', T .. 'sd', '-inf', int(now), 'LIMIT', from, limit)) do
   local n = kindNamed(call('HGET', T .. 'sk', name))
   due[i] = {call('HGET', T .. 'sv', name), call('HGET', T .. 'sb', name), n and kindOf(n).paused and 1 or 0}
 end

@@ -45,8 +45,10 @@ function E.nextIn()
   local first = call('ZRANGE', T .. 'stc', 0, 0, 'WITHSCORES')
   return #first > 0 and math.max(0, tonumber(first[2]) + ORPHANED_MS - now) or nil
 end
-function E.goOn()
-  if E.nextIn() == 0 then E.insert(call('ZRANGE', T .. 'stc', 0, 0)[1], 100) end
+function E.goOn(most)
+  if E.nextIn() ~= 0 then return 0 end
+  E.insert(call('ZRANGE', T .. 'stc', 0, 0)[1], most)
+  return most
 end
 function E.forgetOld(most)
   for _, token in ipairs(call('ZRANGEBYSCORE', T .. 'stu', '-inf', int(now - FORGOTTEN_MS), 'LIMIT', 0, most)) do
