@@ -23,20 +23,20 @@ export interface AzureContainerLike {
   /** As in `@azure/storage-blob`. */
   getBlockBlobClient(name: string): object;
   /** As in `@azure/storage-blob`. */
-  listBlobsFlat(options?: { prefix?: string }): object;
+  listBlobsFlat(options?: object): object;
 }
 
 /** Options of `azure()`. */
 export interface AzureOptions extends RemoteOptions {
-  /** The name of the container, 3 to 63 characters. It must exist. */
+  /** The name of the container, 3 to 63 characters. It must exist. Default: that of `url` or `client`. */
   readonly container?: string;
-  /** Of the storage account; needs `container`. */
+  /** That of the storage account; needs `container`. Default: none. */
   readonly connectionString?: string;
-  /** The address of the container itself, with a shared access signature, or with a `credential`. */
+  /** The address of the container itself, with a shared access signature, or with a `credential`. Default: none. */
   readonly url?: string;
-  /** A credential of `@azure/identity`, or a `StorageSharedKeyCredential`; needs `url`. */
+  /** A credential of `@azure/identity`, or a `StorageSharedKeyCredential`; needs `url`. Default: none. */
   readonly credential?: object;
-  /** Your own container client, instead of all of the above. */
+  /** Your own container client, instead of all of the above. Default: none. */
   readonly client?: AzureContainerLike;
 }
 

@@ -66,7 +66,7 @@ export interface CollectionInfo {
   readonly input: Json;
   /** How far each series is. */
   readonly series: Readonly<Record<string, SeriesInfo>>;
-  /** Messages of it that were put aside, each with the reason. At most 100 are listed. */
+  /** Its parked messages, at most 100. */
   readonly parked: readonly ParkedRow[];
   /** When it was begun, in milliseconds since 1970. */
   readonly createdAt: number;

@@ -19,7 +19,7 @@ export interface Explanation {
   readonly kind: string;
   /** Its state. */
   readonly state: JobDetails["state"];
-  /** Stable, for programs. */
+  /** The reason; stable, for programs. */
   readonly because:
     | "running"
     | "overdue"
@@ -50,7 +50,7 @@ export interface Explanation {
     | "finished"
     | "expired"
     | "quarantined";
-  /** For people. */
+  /** The reason as a sentence, for people. */
   readonly text: string;
   /** The next thing to do; empty: nothing. */
   readonly next: string;

@@ -151,19 +151,21 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
     : queuedAgain(change(job, "timeOut", { ...counted, to: "queued", delayMs, reason: count }));
 }
 
+/** What recovery decides about a job. quarantine-row: only the guilty row of a block is quarantined, and the block continues. */
+export type CrashDecision =
+  | "retry"
+  | "requeue"
+  | "fail"
+  | "quarantine"
+  | "quarantine-row"
+  | "cancel"
+  | "lost"
+  | RequestDecision;
+
 /** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
 export interface CrashVerdict {
   readonly change: Change;
-  /** quarantine-row: only the guilty row of a block is quarantined, and the block goes on. */
-  readonly decision:
-    | "retry"
-    | "requeue"
-    | "fail"
-    | "quarantine"
-    | "quarantine-row"
-    | "cancel"
-    | "lost"
-    | RequestDecision;
+  readonly decision: CrashDecision;
 }
 
 /**

@@ -4,16 +4,29 @@ import { Readable, type Transform } from "node:stream";
 import { promisify } from "node:util";
 import zlib from "node:zlib";
 
-/** Where large answers go. */
+/** Where large responses go. */
 export interface ResponseBlobs {
-  put(key: string, data: AsyncIterable<Uint8Array>): Promise<{ readonly size: number; readonly sha256: string }>;
+  /** Stores a blob. */
+  put(
+    key: string,
+    data: AsyncIterable<Uint8Array>,
+  ): Promise<{
+    /** Its size in bytes. */
+    readonly size: number;
+    /** The SHA-256 of its bytes, in hexadecimal. */
+    readonly sha256: string;
+  }>;
+  /** Deletes blobs. */
   delete(keys: readonly string[]): Promise<void>;
 }
 
 /** What stands for a body that was put in a blob. */
 export interface BlobBody {
+  /** Its name in the blob store. */
   readonly blob: string;
+  /** Its size in bytes. */
   readonly bytes: number;
+  /** The SHA-256 of its bytes, in hexadecimal. */
   readonly sha256: string;
 }
 

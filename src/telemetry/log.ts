@@ -323,9 +323,9 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
   readonly write?: (line: string) => void;
-  /** Wall time in ms. */
+  /** The wall clock, in milliseconds since 1970. Default: this machine's. */
   readonly now?: () => number;
-  /** Who writes, for example { worker: 2 }. Part of every JSON line; text lines show its values. */
+  /** Who writes, for example { worker: 2 }. Part of every JSON line; text lines show its values. Default: nothing. */
   readonly who?: Readonly<Record<string, string | number>>;
   /** Colours, for text. Default: if stderr is a terminal that has them. */
   readonly colours?: boolean;
