@@ -127,7 +127,7 @@ export class BatchClient {
       ErrorCode.sourceBroken,
       `The rows of batch ${id} could not be read to the end: ${message}`,
       key === null
-        ? "The batch was aborted. Rows that ran before that stay done; use a `key` to be able to go on with a submission."
+        ? "The batch was aborted. Rows that ran before stay done. With a `key` you can continue such a submission."
         : `The batch is open and keeps what came before. Fix the source and submit it again with the key ${JSON.stringify(key)}, or abort the batch.`,
       { batch: id, key },
       { cause: thrown },
@@ -211,7 +211,7 @@ export class BatchClient {
         hasEnded(state) && failed === 0
           ? `Batch ${id} has no failed rows to retry.`
           : `Batch ${id} is ${state}; only a batch that has ended can be retried.`,
-        "Nothing was changed. `outlive batch ID` shows how it stands.",
+        "Nothing was changed. `outlive batch ID` shows its state.",
         { batch: id, state, round },
       );
     return { round: round + 1, rows: failed };

@@ -50,7 +50,7 @@ export function azure(options: AzureOptions): BlobStore {
   if (ways.filter(Boolean).length !== 1)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      "azure() needs one way to its container.",
+      "azure() needs exactly one way to reach its container.",
       "Pass `connectionString` and `container`, or the container's `url`, or a `client`.",
       { container },
     );
@@ -208,14 +208,14 @@ const WORDS: Readonly<Record<string, Words>> = {
   CredentialUnavailableError: CREDENTIALS,
   AuthorizationFailure: FORBIDDEN,
   AuthorizationPermissionMismatch: FORBIDDEN,
-  ContainerBeingDeleted: [ErrorCode.blobsMissing, "The container is being deleted. Name another one."],
+  ContainerBeingDeleted: [ErrorCode.blobsMissing, "The container is being deleted. Use another one."],
   ServerBusy: [ErrorCode.blobsUnreachable, "The server is overloaded. Try again later."],
 };
 const BY_STATUS: Readonly<Record<number, Words>> = {
   401: CREDENTIALS,
   403: FORBIDDEN,
   404: [ErrorCode.blobsMissing, "Create the container, or correct its name and account."],
-  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starts up. Try again later."],
+  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starting up. Try again later."],
 };
 
 /** Of the container, without a signature. Null: it is not known before its client is made. */

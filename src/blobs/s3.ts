@@ -214,16 +214,16 @@ const WORDS: Readonly<Record<string, Words>> = {
   InvalidToken: CREDENTIALS,
   RequestTimeTooSkewed: CREDENTIALS,
   AccessDenied: FORBIDDEN,
-  QuotaExceeded: [ErrorCode.blobsFull, "Nothing was stored. Raise the quota or make room, and try again."],
-  XMinioStorageFull: [ErrorCode.blobsFull, "Nothing was stored. Make room on the server, and try again."],
+  QuotaExceeded: [ErrorCode.blobsFull, "Nothing was stored. Raise the quota or free space, and try again."],
+  XMinioStorageFull: [ErrorCode.blobsFull, "Nothing was stored. Free space on the server and try again."],
   SlowDown: [ErrorCode.blobsUnreachable, "The server is overloaded. Try again later."],
 };
 const BY_STATUS: Readonly<Record<number, Words>> = {
   401: CREDENTIALS,
   403: FORBIDDEN,
   404: NO_BUCKET,
-  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starts up. Try again later."],
-  507: [ErrorCode.blobsFull, "Nothing was stored. Make room on the server, and try again."],
+  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starting up. Try again later."],
+  507: [ErrorCode.blobsFull, "Nothing was stored. Free space on the server and try again."],
 };
 
 /** Several servers send the code of the error where the SDK expects its name. */

@@ -342,7 +342,7 @@ function refused(kind: string, id: string, answer: Exclude<AnnounceAnswer, { is:
   return new OutliveError(
     ErrorCode.wrongState,
     `Parts of ${kind} ${id} can't be announced like this: ${what}.`,
-    "Nothing was changed. `outlive collection ID` shows how it stands.",
+    "Nothing was changed. `outlive collection ID` shows its state.",
     { collection: id, ...answer },
   );
 }

@@ -140,7 +140,10 @@ export type NumberPerKind<Kinds extends string> = string extends Kinds
 /** The options of `engine.work` and `engine.start`. */
 export interface WorkOptions<Kinds extends string = string> {
   /** Runs only these kinds. Default: all of `jobs` that have a handler. */
-  readonly only?: readonly NamedKind[];
+  readonly only?: readonly {
+    /** The kind's name. */
+    readonly name: string;
+  }[];
   /** How many jobs run at once: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | NumberPerKind<Kinds>;
   /** Stops the worker when it aborts. Default: none. */

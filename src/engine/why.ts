@@ -256,7 +256,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   if (!health.ok) {
     return say(job, {
       because: "degraded",
-      text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
+      text: `The store does not accept writes at the moment: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
       next: "outlive check; free disk space or correct the file's permissions, and workers continue automatically.",
     });
   }

@@ -63,7 +63,7 @@ export function codingOf(header: string | undefined): Coding | null {
   const named = (header ?? "").toLowerCase().trim();
   if (named === "" || named === "identity") return null;
   if (Object.hasOwn(WHOLE, named)) return named as Coding;
-  throw new Undecodable(`the answer has the content-encoding ${JSON.stringify(named.slice(0, 100))}`);
+  throw new Undecodable(`the response has the content-encoding ${JSON.stringify(named.slice(0, 100))}`);
 }
 
 export async function decoded(data: Buffer, coding: Coding | null, max: number): Promise<Buffer> {
@@ -72,8 +72,8 @@ export async function decoded(data: Buffer, coding: Coding | null, max: number):
     return await WHOLE[coding](data, { maxOutputLength: max });
   } catch (thrown) {
     if ((thrown as { code?: string }).code === "ERR_BUFFER_TOO_LARGE")
-      throw new TooLarge(`the answer has more than ${max} bytes once it is decoded`);
-    throw new Undecodable(`the answer can't be decoded as ${coding}: ${(thrown as Error).message}`);
+      throw new TooLarge(`the response has more than ${max} bytes once it is decoded`);
+    throw new Undecodable(`the response can't be decoded as ${coding}: ${(thrown as Error).message}`);
   }
 }
 
@@ -113,7 +113,7 @@ async function* limited(source: AsyncIterable<Uint8Array>, max: number): AsyncGe
   let bytes = 0;
   for await (const chunk of source) {
     bytes += chunk.length;
-    if (bytes > max) throw new TooLarge(`the answer has more than ${max} bytes`);
+    if (bytes > max) throw new TooLarge(`the response has more than ${max} bytes`);
     yield chunk;
   }
 }

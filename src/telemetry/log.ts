@@ -293,7 +293,7 @@ function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | nu
     case "store.inconsistent":
       return {
         level: "warn",
-        text: `the store contradicts itself: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
+        text: `rows of the store contradict each other: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
       };
   }
 }

@@ -366,7 +366,7 @@ for (const how of ["open", "connect"] as const)
       chmodSync(path, mode);
     const { code, message } = await openedByAnother(place.url, how);
     assert.equal(code, ErrorCode.storeReadOnly, message);
-    assert.match(message, /Nothing was written\. Give this user the right to write/);
+    assert.match(message, /Nothing was written\. Give this user write permission/);
     chmodSync(place.path, 0o600);
     assert.equal((await (await place.engine({ jobs: [note] })).get(id))?.input, 7);
   });

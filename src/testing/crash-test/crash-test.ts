@@ -134,7 +134,7 @@ class Bench<In> {
       killedAt !== null
         ? `it was killed ${killedAt}`
         : tooLate
-          ? `it was still on its way after ${this.#limitMs} ms (limitMs)`
+          ? `it had not ended after ${this.#limitMs} ms (limitMs)`
           : `its process ended on its own, the job ${endOf(said).ended}`;
     return `${why}: this run took another way than the undisturbed one before it. A job under crashTest has to do the same in every run (\`reset\`).`;
   }
