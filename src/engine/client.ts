@@ -304,7 +304,7 @@ export class Client {
   }
 
   /**
-   * How all these jobs ended, in the order of the ids, once they have, however they ended; or how they stand when `timeout` has passed. One read at a time for
+   * How all these jobs ended, in the order of the ids, once they have, however they ended; or their states when `timeout` has passed. One read at a time for
    * all of them.
    */
   async wait<Result = Json>(

@@ -156,7 +156,7 @@ export class Engine<Kinds extends string = string> extends Client {
     await handle.stopped;
   }
 
-  /** Starts the worker of this process and returns a handle. */
+  /** Starts the worker of this process and returns a handle. Resolves when its maintenance runs, too; its first jobs may begin about 0.1 s before that. */
   async start(options: WorkOptions<Kinds> = {}): Promise<WorkerHandle> {
     return (await this.#startShare(null, options as WorkOptions)).worker;
   }

@@ -289,7 +289,7 @@ class Room {
 
 // ---- fairness: the keys of a kind take turns
 //
-// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take just now (`gateRoom`), so that the
+// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take now (`gateRoom`), so that the
 // order inside the ready index does not matter. Its keys stand in a ring, and each visit of the ring takes as many jobs of a
 // key as its weight: whatever others have queued, a key with one job waits for one round. A job that a limit has no room for waits at the door of that
 // limit, where keys take turns, too; when there is room it competes at the gate again. A ring is a position and nothing else: a process that is killed

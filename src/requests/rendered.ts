@@ -21,7 +21,7 @@ export interface Rendered {
   readonly idempotencyKey: string | null;
 }
 
-/** Of whom the request is. */
+/** Which job and attempt the request belongs to. */
 export interface Origin {
   readonly kind: string;
   readonly jobId: string;

@@ -136,7 +136,7 @@ export interface Liveness {
   /** For how many more ms no worker is declared dead because the store was unavailable a moment ago; 0: no wait. */
   holdMs?(): number;
   /**
-   * Whether a lock is missing just now, for less than `contact`. It is then checked again soon, whichever process
+   * Whether a lock is missing now, for less than `contact`. It is then checked again soon, whichever process
    * checks all workers.
    */
   isWaitingForContact?(): boolean;

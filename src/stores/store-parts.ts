@@ -42,7 +42,7 @@ export interface Inspecting {
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
 
-  /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
+  /** Which process holds the store's write lock now, as far as this host can tell; null: none, or not known. */
   writer(): Promise<LockHolder | null>;
 
   /** The newest first; `after` is the id of the last one of the page before. */

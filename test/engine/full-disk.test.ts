@@ -162,7 +162,10 @@ test("a file on a full disk or on a read-only one says so when it is opened, and
     );
 
   disk.fill();
-  assert.match(await said(open(disk.url)), /^STORE_FULL The disk of \S+ is full\. Nothing was changed\. Free some disk space/);
+  assert.match(
+    await said(open(disk.url)),
+    /^STORE_FULL The disk of \S+ is full\. Nothing was changed\. Free some disk space/,
+  );
   assert.match(await said(open(disk.url, { readOnly: true })), /^STORE_FULL The disk of \S+jobs\.db is full\./);
   disk.makeRoom();
 

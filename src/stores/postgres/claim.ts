@@ -77,7 +77,7 @@ export interface Turn {
   readonly restarted: boolean;
   /** The epoch under which jobs are claimed, unless a row has its own. */
   readonly epoch: number;
-  /** Jobs of other kinds, or jobs that other workers take just now, are in front: there may be more than was taken. */
+  /** Jobs of other kinds, or jobs that other workers are taking, are in front: there may be more than was taken. */
   readonly blind: boolean;
   /** The timeout of the jobs, if the claim was for one kind. */
   readonly timeoutMs: number | null;

@@ -89,7 +89,7 @@ const WAY: Readonly<Record<string, Words>> = {
     "Nothing listens there: start the server, or correct host and port in the address.",
   ],
   ENOTFOUND: [ErrorCode.storeUnreachable, "There is no such host: correct it in the address."],
-  EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved just now; check the network."],
+  EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved at the moment; check the network."],
   ENOENT: [ErrorCode.storeUnreachable, "There is no socket of a server there: start it, or correct the address."],
 };
 

@@ -131,7 +131,9 @@ async function schema(session: Session): Promise<Finding[]> {
   if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
   const names = missing.map(({ name }) => name).join(", ");
   const who =
-    version < NEEDED_VERSION ? "No worker starts without them" : "Workers run without them; SQL recovery, cron and views do not";
+    version < NEEDED_VERSION
+      ? "No worker starts without them"
+      : "Workers run without them; SQL recovery, cron and views do not";
   return [warning(`Not there: ${names}. ${who}. Run: outlive migrate up`)];
 }
 

@@ -84,7 +84,10 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
     ErrorCode.storeCorrupt,
     "The part of the file that this read needs is damaged; other reads still work. Stop all workers, then run `outlive check --repair`.",
   ],
-  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Free some disk space; the engine then continues automatically."],
+  [SQLITE_FULL]: [
+    ErrorCode.storeFull,
+    "Nothing was written. Free some disk space; the engine then continues automatically.",
+  ],
   [SQLITE_CANTOPEN]: [
     ErrorCode.storeUnusable,
     "Check that the directory exists and that this user may read and write it.",
