@@ -299,7 +299,7 @@ test("a file that is not a database is refused and left as it is", async (t) => 
   writeFileSync(place.path, text);
   await assert.rejects(
     open(place.url, { logger: false }),
-    says(ErrorCode.storeUnusable, place.path, "file is not a database", "Name another file"),
+    says(ErrorCode.storeUnusable, place.path, "file is not a database", "Use another path"),
   );
   assert.equal(readFileSync(place.path, "utf8"), text);
   assert.deepEqual(readdirSync(place.folder), ["jobs.db"]);

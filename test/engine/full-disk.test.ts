@@ -175,6 +175,6 @@ test("a file on a full disk or on a read-only one says so when it is opened, and
   assert.equal((await reader.get(id))?.input, 1);
   await reader.close();
   const unread = await said(open(`sqlite:${left}`, { readOnly: true }));
-  assert.match(unread, /^STORE_READ_ONLY .*Copy the file together with its -wal/);
+  assert.match(unread, /^STORE_READ_ONLY .*Copy both files to another disk/);
   disk.remount("rw");
 });

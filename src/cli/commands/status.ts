@@ -159,7 +159,7 @@ function storeLines({ store }: Status, pen: Pen): string[] {
   const lines = [cutFront(oneLine(what), room)];
   for (const [at, fact] of facts.entries()) {
     const longer = `${lines.at(-1)}${at === 0 ? "  " : ", "}${fact}`;
-    if (longer.length < room) lines[lines.length - 1] = longer;
+    if (longer.length <= room) lines[lines.length - 1] = longer;
     else lines.push(cut(fact, room));
   }
   const health = state === "ok" ? state : pen.style("red", state);
