@@ -28,7 +28,7 @@ const summarize = request("summarize", {
   input: z.object({ doc: z.string() }),
   response: z.object({ output: z.string() }),
   method: "POST",
-  ifUnknown: "resend", // a second answer costs money, a lost one costs more
+  ifUnknown: "resend", // a second response costs money, a lost one costs more
   send: ({ doc }) => ({
     url,
     headers: { authorization: secret("LLM_KEY", { prefix: "Bearer " }) },

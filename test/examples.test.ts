@@ -336,7 +336,7 @@ test("examples/webhooks.ts delivers in order, signed, and disables what is gone"
   const program = folder(t).start("webhooks.ts");
   await program.untilEnd();
   assert.deepEqual(program.lines.toSorted(), [
-    "disabled: gone, the endpoint answered 410",
+    "disabled: gone, the endpoint returned 410",
     "given up: gone status 410",
     "in order: 1 signed, 2 signed, 3 signed",
   ]);

@@ -8,6 +8,7 @@ import {
   FIRST_ROUND,
   hasEnded,
   roundKind,
+  type RowTotals,
   takesRows,
   totalOf,
 } from "../job/batches.ts";
@@ -24,7 +25,7 @@ import { notOpen, type RowsOf, Submission } from "./submission.ts";
 export interface SubmitOptions<Context = Json> extends SubmittedWith<Context>, By {
   /** Keeps the rows back until the batch is sealed. Default false. */
   readonly hold?: boolean;
-  /** Hears how many rows are in the store, now and then. Default: none. */
+  /** Called now and then with the number of rows that are stored. Default: none. */
   readonly onProgress?: (rows: number) => void;
 }
 
@@ -40,18 +41,14 @@ export interface BatchInfo {
   readonly state: BatchState;
   /** 1, or more if failed rows were retried. */
   readonly round: number;
-  /** `left` are those that have not ended. */
-  readonly rows: {
-    readonly total: number;
-    readonly succeeded: number;
-    readonly failed: number;
-    readonly quarantined: number;
-    readonly aborted: number;
+  /** How many rows it has, and how they ended. */
+  readonly rows: RowTotals & {
+    /** Rows that have not ended. */
     readonly left: number;
   };
-  /** Rows per second, of the last seconds; null: not known yet, or nothing runs. */
+  /** Rows per second, during the last seconds; null: not known yet, or nothing runs. */
   readonly rate: number | null;
-  /** When all rows will have ended at this rate, in ms; null: not known. */
+  /** When all rows will have ended at this rate, in ms from now; null: not known. */
   readonly endsInMs: number | null;
   /** What its rows share. */
   readonly context: Json;
@@ -75,7 +72,7 @@ export interface FailedBatchRow {
   readonly input: Json;
   /** Why it failed; null if nothing is known. */
   readonly error: StoredError | null;
-  /** quarantined: it killed its workers. */
+  /** quarantined: it killed its workers. failed: it threw. */
   readonly state: "failed" | "quarantined";
   /** What is stored of it is not what was written, because the store was damaged. It is shown as it was found, and is not run again. */
   readonly corrupt?: true;
@@ -130,7 +127,7 @@ export class BatchClient {
       ErrorCode.sourceBroken,
       `The rows of batch ${id} could not be read to the end: ${message}`,
       key === null
-        ? "The batch was aborted. Rows that ran before that stay done; use a `key` to be able to go on with a submission."
+        ? "The batch was aborted. Rows that ran before stay done. With a `key` you can continue such a submission."
         : `The batch is open and keeps what came before. Fix the source and submit it again with the key ${JSON.stringify(key)}, or abort the batch.`,
       { batch: id, key },
       { cause: thrown },
@@ -214,7 +211,7 @@ export class BatchClient {
         hasEnded(state) && failed === 0
           ? `Batch ${id} has no failed rows to retry.`
           : `Batch ${id} is ${state}; only a batch that has ended can be retried.`,
-        "Nothing was changed. `outlive batch ID` shows how it stands.",
+        "Nothing was changed. `outlive batch ID` shows its state.",
         { batch: id, state, round },
       );
     return { round: round + 1, rows: failed };
@@ -240,7 +237,10 @@ export class OpenBatch<In = unknown> {
   }
 
   /** Adds rows. Resolves when they are durable. */
-  append(rows: RowsOf<In>): Promise<{ readonly rows: number }> {
+  append(rows: RowsOf<In>): Promise<{
+    /** How many rows were added. */
+    readonly rows: number;
+  }> {
     return this.#client.append(this.#contract, this.id, rows);
   }
 

@@ -2,8 +2,8 @@
 // attached where workers run. Made by `batch()` (engine/batch.ts), which checks the options.
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { EnqueueChildren, Enqueue } from "../job/enqueue.ts";
-import type { BatchState, IngestedFile, RowSums, Tolerance } from "../job/batches.ts";
-import type { JobContract } from "../job/contract.ts";
+import type { BatchState, IngestedFile, RowTotals, Tolerance } from "../job/batches.ts";
+import type { JobContract, TypedRun } from "../job/contract.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Json } from "../job/json.ts";
 import type { ScheduledTarget } from "../job/schedules.ts";
@@ -11,13 +11,13 @@ import type { CommitForm, NoPromise, Run } from "../worker/run.ts";
 
 /** One row of a batch, as a handler sees it. */
 export interface Row<In = Json> {
-  /** Its place in the source: lines of a file, or 1, 2, 3, ... */
+  /** Its line in the file, or its number in another source, from 1. */
   readonly line: number;
   /** The row. */
   readonly input: In;
   /** Appends to an output file, at this row's place. Kept only if the row succeeds. */
   write(file: string, text: string): void;
-  /** Ends the row in the same database transaction as your own writes: exactly once. Only on stores with SQL. */
+  /** Ends the row in the same database transaction as your own writes: exactly once. On SQLite and PostgreSQL. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => NoPromise<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
 }
@@ -37,9 +37,9 @@ interface CommonRun<Context, Shared> extends Pick<
   readonly context: Context;
   /** What `setUp` returned. */
   readonly shared: Shared;
-  /** Enqueues a job under the block's fence. Give it an id of your own: the row may run again. */
+  /** Enqueues a job under the block's fence. Pass your own id: the row may run again. */
   readonly enqueue: Enqueue;
-  /** As `enqueue`, many. */
+  /** Enqueues many jobs of one kind. Pass your own ids, as for `enqueue`. */
   readonly enqueueMany: EnqueueChildren;
 }
 
@@ -55,7 +55,7 @@ export interface RowRun<Context = Json, Shared = undefined> extends CommonRun<Co
 export interface BlockRun<In = Json, Context = Json, Shared = undefined> extends CommonRun<Context, Shared> {
   /** An idempotency key: the same in every attempt of this block, different for every name. */
   key(name: string): string;
-  /** The rows that `fail` has not ended. */
+  /** The rows for which `fail` was not called. */
   readonly remaining: readonly Row<In>[];
   /** Ends one row as failed. */
   fail(row: Row<In>, error: unknown): void;
@@ -75,7 +75,7 @@ export interface BatchEnded<Context = Json> {
   /** Which round ended: the first has the number 1, each retry one more. */
   readonly round: number;
   /** How many rows ended in which way. */
-  readonly rows: RowSums & { readonly total: number };
+  readonly rows: RowTotals;
   /** What its rows share. */
   readonly context: Context;
   /** Its output files by name. */
@@ -94,13 +94,19 @@ export interface OutputFile {
 
 /** What `batch()` decides about how rows are cut and run. */
 export interface BatchSettings {
+  /** The maximum number of rows in a block. */
   readonly blockRows: number;
+  /** How many rows of a block run at once. */
   readonly atOnce: number;
+  /** When the end of a row is durable. */
   readonly mark: "time" | "row";
+  /** How long a worker keeps a block, in ms. */
   readonly blockForMs: number;
+  /** How many rows may fail. */
   readonly tolerance: Tolerance;
 }
 
+/** Makes what all rows in a process share. */
 type SetUp<Shared> = () => Shared | Promise<Shared>;
 type RowHandler = (row: Row<never>, run: RowRun<never, never>) => unknown;
 type BlockHandler = (rows: readonly Row<never>[], run: BlockRun<never, never, never>) => unknown;
@@ -122,7 +128,7 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
   readonly row: StandardSchemaV1<In, Out> | null;
   /** The schema of the context; null if it has none. */
   readonly context: StandardSchemaV1<unknown, Context> | null;
-  /** The kinds of its jobs: its blocks, what follows its end, what begins a new round, and what reads a file. */
+  /** @internal The kinds of its jobs: its blocks, what follows its end, what begins a new round, and what reads a file. */
   readonly kinds: {
     readonly block: JobContract<never, never, unknown>;
     readonly done: JobContract<never, never, unknown>;
@@ -169,8 +175,8 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
     return this;
   }
 
-  /** Attaches what follows the end of a batch: a job of its own, once for each round. */
-  done(handler: (end: BatchEnded<Context>, run: Run) => void | Promise<void>): this {
+  /** Attaches what follows the end of a batch. It runs as a separate job, once for each round. */
+  done(handler: (end: BatchEnded<Context>, run: TypedRun) => void | Promise<void>): this {
     this.#assertFirst(this.#done, "done");
     this.#done = handler as unknown as DoneHandler;
     return this;
@@ -181,7 +187,7 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
     return { contract: this.kinds.ingest, inputOf: (source) => ingestedFile(this.name, source) };
   }
 
-  /** What workers run. */
+  /** @internal What workers run. */
   get handlers(): {
     readonly setUp: SetUp<unknown> | null;
     readonly row: RowHandler | null;
@@ -202,19 +208,30 @@ export class BatchContract<In = unknown, Out = In, Context = Json, Shared = unde
   }
 }
 
-/** What a schedule of a batch reads at each occurrence: a `file` that every worker can read under this path, or a `blob` by its key. */
+/** What a schedule of a batch reads at each occurrence: a file or a blob. */
 export type ScheduledFile<Context = Json> = ScheduledRows<Context> &
-  ({ readonly file: string; readonly blob?: undefined } | { readonly blob: string; readonly file?: undefined });
+  (
+    | {
+        /** A path that every worker can read. */
+        readonly file: string;
+        readonly blob?: undefined;
+      }
+    | {
+        /** The key of a blob. */
+        readonly blob: string;
+        readonly file?: undefined;
+      }
+  );
 
 /** How the rows of a scheduled file become a batch. */
 interface ScheduledRows<Context> {
-  /** Default "csv". */
+  /** What the file is. Default "csv". */
   readonly format?: "csv" | "ndjson";
   /** The context of the batch. Default null. */
   readonly context?: Context;
   /** The priority of its blocks. Default 0, from -1000 to 1000. */
   readonly priority?: number;
-  /** No row runs before the last one is in. Default false. */
+  /** Keeps the rows back until the last one is stored. Default false. */
   readonly hold?: boolean;
 }
 

@@ -14,7 +14,9 @@ const CHARACTERS_PER_APPEND = 4 << 20;
 
 /** The rows of a file with their lines, as `outlive/files` makes them. */
 export interface FileRows<In> {
+  /** For messages: the path or address, or what it is. */
   readonly name: string;
+  /** The rows, in arrays of at least one. */
   chunks(): AsyncIterable<readonly (SourceRow<In> | SourceRow<string>)[]>;
 }
 

@@ -23,20 +23,20 @@ export interface AzureContainerLike {
   /** As in `@azure/storage-blob`. */
   getBlockBlobClient(name: string): object;
   /** As in `@azure/storage-blob`. */
-  listBlobsFlat(options?: { prefix?: string }): object;
+  listBlobsFlat(options?: object): object;
 }
 
 /** Options of `azure()`. */
 export interface AzureOptions extends RemoteOptions {
-  /** The name of the container, 3 to 63 characters. It must exist. */
+  /** The name of the container, 3 to 63 characters. It must exist. Default: that of `url` or `client`. */
   readonly container?: string;
-  /** Of the storage account; needs `container`. */
+  /** That of the storage account; needs `container`. Default: none. */
   readonly connectionString?: string;
-  /** The address of the container itself, with a shared access signature, or with a `credential`. */
+  /** The address of the container itself, with a shared access signature, or with a `credential`. Default: none. */
   readonly url?: string;
-  /** A credential of `@azure/identity`, or a `StorageSharedKeyCredential`; needs `url`. */
+  /** A credential of `@azure/identity`, or a `StorageSharedKeyCredential`; needs `url`. Default: none. */
   readonly credential?: object;
-  /** Your own container client, instead of all of the above. */
+  /** Your own container client, instead of all of the above. Default: none. */
   readonly client?: AzureContainerLike;
 }
 
@@ -50,7 +50,7 @@ export function azure(options: AzureOptions): BlobStore {
   if (ways.filter(Boolean).length !== 1)
     throw new OutliveError(
       ErrorCode.optionInvalid,
-      "azure() needs one way to its container.",
+      "azure() needs exactly one way to reach its container.",
       "Pass `connectionString` and `container`, or the container's `url`, or a `client`.",
       { container },
     );
@@ -208,14 +208,14 @@ const WORDS: Readonly<Record<string, Words>> = {
   CredentialUnavailableError: CREDENTIALS,
   AuthorizationFailure: FORBIDDEN,
   AuthorizationPermissionMismatch: FORBIDDEN,
-  ContainerBeingDeleted: [ErrorCode.blobsMissing, "The container is being deleted. Name another one."],
+  ContainerBeingDeleted: [ErrorCode.blobsMissing, "The container is being deleted. Use another one."],
   ServerBusy: [ErrorCode.blobsUnreachable, "The server is overloaded. Try again later."],
 };
 const BY_STATUS: Readonly<Record<number, Words>> = {
   401: CREDENTIALS,
   403: FORBIDDEN,
   404: [ErrorCode.blobsMissing, "Create the container, or correct its name and account."],
-  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starts up. Try again later."],
+  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starting up. Try again later."],
 };
 
 /** Of the container, without a signature. Null: it is not known before its client is made. */

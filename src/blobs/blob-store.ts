@@ -51,7 +51,7 @@ export interface BlobExpectation {
   readonly size?: number;
   /** The SHA-256 that the bytes must have, in hexadecimal. */
   readonly sha256?: string;
-  /** This process has just made `sha256` of the same Uint8Array: a store need not make it a second time. Default: it does. */
+  /** This process has just computed `sha256` of the same Uint8Array, so a store need not do it again. Default: it does. */
   readonly isHashed?: true;
 }
 
@@ -89,7 +89,7 @@ export interface BlobEntry extends BlobHead {
 export interface BlobCheck {
   /** The folder, bucket or container. */
   readonly place: string;
-  /** What `outlive check` prints: room, region, and the like. */
+  /** What `outlive check` prints, such as free space or a region. */
   readonly facts: Readonly<Record<string, string | number>>;
 }
 

@@ -45,7 +45,7 @@ export class Meter {
     throw new OutliveError(
       ErrorCode.blobChecksum,
       `The blob ${this.#key} has the SHA-256 ${content.sha256} instead of ${sha256}.`,
-      "It was changed on the way or in its store. Make it again from its source.",
+      "It was changed in transit or in its store. Create it again from its source.",
       { key: this.#key, expected: sha256, actual: content.sha256 },
     );
   }

@@ -17,26 +17,29 @@ import { loaded, type Refusal, RemoteBlobs, type RemoteOptions, type Upload, typ
 /** An `S3Client` of `@aws-sdk/client-s3`, by the one method that is used. */
 export interface S3ClientLike {
   /** As in `@aws-sdk/client-s3`. */
-  send(command: never, options?: { abortSignal?: AbortSignal }): Promise<unknown>;
+  send(command: never, options?: object): Promise<unknown>;
 }
 
 /** Options of `s3()`. */
 export interface S3Options extends RemoteOptions {
   /** The name of the bucket. It must exist. */
   readonly bucket: string;
-  /** Default: what the SDK finds in the environment or in its configuration files. */
+  /** The region of the bucket. Default: what the SDK finds in the environment or in its configuration files. */
   readonly region?: string;
-  /** The address of another server than Amazon's, for instance "https://minio.example.com". */
+  /** The address of another server than Amazon's, for instance "https://minio.example.com". Default: Amazon's. */
   readonly endpoint?: string;
   /** Puts the bucket into the path instead of the host name, as many servers need. Default false. */
   readonly forcePathStyle?: boolean;
-  /** Default: the SDK's own chain: environment, files, roles, single sign-on. */
+  /** The credentials. Default: the SDK's own chain: environment, files, roles, single sign-on. */
   readonly credentials?: {
+    /** The id of the key. */
     readonly accessKeyId: string;
+    /** The key. */
     readonly secretAccessKey: string;
+    /** The token of temporary credentials. Default: none. */
     readonly sessionToken?: string;
   };
-  /** A client of your own, with whatever settings it needs. `region`, `endpoint`, `forcePathStyle` and `credentials` are then ignored. */
+  /** A client of your own, configured as you need it. `region`, `endpoint`, `forcePathStyle` and `credentials` are then ignored. Default: a new client. */
   readonly client?: S3ClientLike;
 }
 
@@ -211,16 +214,16 @@ const WORDS: Readonly<Record<string, Words>> = {
   InvalidToken: CREDENTIALS,
   RequestTimeTooSkewed: CREDENTIALS,
   AccessDenied: FORBIDDEN,
-  QuotaExceeded: [ErrorCode.blobsFull, "Nothing was stored. Raise the quota or make room, and try again."],
-  XMinioStorageFull: [ErrorCode.blobsFull, "Nothing was stored. Make room on the server, and try again."],
+  QuotaExceeded: [ErrorCode.blobsFull, "Nothing was stored. Raise the quota or free space, and try again."],
+  XMinioStorageFull: [ErrorCode.blobsFull, "Nothing was stored. Free space on the server and try again."],
   SlowDown: [ErrorCode.blobsUnreachable, "The server is overloaded. Try again later."],
 };
 const BY_STATUS: Readonly<Record<number, Words>> = {
   401: CREDENTIALS,
   403: FORBIDDEN,
   404: NO_BUCKET,
-  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starts up. Try again later."],
-  507: [ErrorCode.blobsFull, "Nothing was stored. Make room on the server, and try again."],
+  503: [ErrorCode.blobsUnreachable, "The server is overloaded or starting up. Try again later."],
+  507: [ErrorCode.blobsFull, "Nothing was stored. Free space on the server and try again."],
 };
 
 /** Several servers send the code of the error where the SDK expects its name. */

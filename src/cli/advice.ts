@@ -10,7 +10,7 @@ import { type Deaths, type KnownWorker, knownWorker, works } from "./lookup.ts";
 import { count, thousands } from "./words.ts";
 
 interface Advice {
-  /** Stable, for programs. */
+  /** The reason; stable, for programs. */
   readonly code:
     | "store-not-ok"
     | "store-blocked"
@@ -31,7 +31,7 @@ interface Advice {
   /** The kinds it is about; empty: it is about none in particular. */
   readonly kinds: readonly string[];
   readonly worker: string | null;
-  /** For people. */
+  /** The reason as a sentence, for people. */
   readonly text: string;
   /** A command, or a sentence if none helps. */
   readonly next: string;

@@ -66,7 +66,7 @@ export interface CollectionInfo {
   readonly input: Json;
   /** How far each series is. */
   readonly series: Readonly<Record<string, SeriesInfo>>;
-  /** Messages of it that were put aside, each with the reason. At most 100 are listed. */
+  /** Its parked messages, at most 100. */
   readonly parked: readonly ParkedRow[];
   /** When it was begun, in milliseconds since 1970. */
   readonly createdAt: number;
@@ -342,7 +342,7 @@ function refused(kind: string, id: string, answer: Exclude<AnnounceAnswer, { is:
   return new OutliveError(
     ErrorCode.wrongState,
     `Parts of ${kind} ${id} can't be announced like this: ${what}.`,
-    "Nothing was changed. `outlive collection ID` shows how it stands.",
+    "Nothing was changed. `outlive collection ID` shows its state.",
     { collection: id, ...answer },
   );
 }

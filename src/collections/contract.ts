@@ -13,7 +13,7 @@ import type { PublishOptions, PublishTarget, Wire } from "../stores/broker.ts";
 export interface RequestRun extends TypedRun {
   /** The id of the collection. */
   readonly collection: string;
-  /** Where its producer sends header and parts; null: this engine has no broker, and parts come by `put`. */
+  /** Where its producer sends header and parts; null: this engine has no broker, so put the parts with `engine.put`. */
   readonly wire: Wire | null;
   /** Publishes a message, with the collection's id as its message id, and resolves when the broker has confirmed it. */
   publish(target: PublishTarget, body: Json | Uint8Array, options?: PublishOptions): Promise<void>;
@@ -40,7 +40,17 @@ export interface Collected<Input = Json> {
   /** Its input. */
   readonly input: Input;
   /** How many parts and bytes each series has. */
-  readonly series: Readonly<Record<string, { readonly parts: number; readonly bytes: number }>>;
+  readonly series: Readonly<
+    Record<
+      string,
+      {
+        /** How many parts. */
+        readonly parts: number;
+        /** Their size together, in bytes. */
+        readonly bytes: number;
+      }
+    >
+  >;
   /** The parts of a series from 1 to the last, in constant memory. */
   parts(series: string): AsyncIterable<CollectedPart>;
 }
@@ -61,14 +71,19 @@ export interface CollectionEnded<Input = Json> {
 
 /** What `collection()` decides. */
 export interface CollectionSettings {
+  /** The names of its series. */
   readonly series: readonly string[];
-  /** Bytes of one message, at most. */
+  /** The maximum size of a message, in bytes. */
   readonly messageMax: number;
-  /** Bytes that one process holds at once. */
+  /** How many bytes of messages one process holds in memory. */
   readonly memory: number;
+  /** After this long without a part or an announcement it is abandoned, in ms. */
   readonly idleMs: number;
+  /** After this long it is abandoned, in ms. */
   readonly totalMs: number;
+  /** How long its parts are kept after its end, in ms. */
   readonly keepMs: number;
+  /** Whether its collections share queues. */
   readonly queues: "shared" | "per-collection";
 }
 
@@ -90,7 +105,7 @@ export class CollectionContract<In = unknown, Out = In> {
   readonly settings: CollectionSettings;
   /** The schema of its input; null if it has none. */
   readonly input: StandardSchemaV1<In, Out> | null;
-  /** The kinds of its jobs: what asks its producer, what follows its last part, its notification, what follows another end, and the clean-up. */
+  /** @internal The kinds of its jobs: what asks its producer, what follows its last part, its notification, what follows another end, and the clean-up. */
   readonly kinds: Readonly<
     Record<"done" | "request" | "notify" | "ended" | "cleanUp", JobContract<never, never, unknown>>
   >;
@@ -133,14 +148,14 @@ export class CollectionContract<In = unknown, Out = In> {
     return this;
   }
 
-  /** Where the notification of a complete collection goes: a job of its own, with a message id that stays the same. */
+  /** Where the notification of a complete collection goes. A separate job publishes it, always with the same message id. */
   notify(target: PublishTarget): this {
     this.#assertFirst(this.#notify, "notify");
     this.#notify = target;
     return this;
   }
 
-  /** What a schedule of it enqueues: the job that asks the producer, which opens a collection of its own id first. */
+  /** What a schedule of it enqueues: the job that asks the producer, which first opens a collection with the id of the job. */
   get scheduled(): ScheduledTarget {
     return {
       contract: this.kinds.request,
@@ -152,7 +167,7 @@ export class CollectionContract<In = unknown, Out = In> {
     };
   }
 
-  /** What workers run. */
+  /** @internal What workers run. */
   get handlers(): {
     readonly request: RequestHandler | null;
     readonly done: DoneHandler | null;
@@ -162,7 +177,7 @@ export class CollectionContract<In = unknown, Out = In> {
     return { request: this.#request, done: this.#done, abandoned: this.#abandoned, notify: this.#notify };
   }
 
-  /** Whether a worker that knows this contract runs its jobs: something is attached. */
+  /** @internal Whether a worker that knows this contract runs its jobs: something is attached. */
   get isRunnable(): boolean {
     return Object.values(this.handlers).some((one) => one !== null);
   }

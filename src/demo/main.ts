@@ -195,7 +195,7 @@ function back(outcome: Outcome): Part[][] {
     [pad, ["bold", millis(resumeMs.nobodyLeft.max)], " when all were dead and a new process had to start first"],
     figure(keptSteps, "steps of dead attempts kept, not run again"),
     figure(staleWritesRejected, `stale writes refused, of ${count(zombies, "zombie")}`),
-    figure(outcome.jobsPerSecond, "jobs per second all the while, each with work of its own to wait for"),
+    figure(outcome.jobsPerSecond, "jobs per second meanwhile, each with its own work to wait for"),
   ];
 }
 

@@ -244,7 +244,7 @@ export function eventText(fleet: Fleet, at: Place, event: EngineEvent): Pick<Dem
     case "job.quarantined":
       return { text: `${event.jobId} is in quarantine: ${event.reason}`, mood: "good" };
     case "worker.disowned":
-      return { text: `${me} learned that it was taken for dead, with ${count(event.held, "job")}`, mood: "plain" };
+      return { text: `${me} learned that it was declared dead, with ${count(event.held, "job")}`, mood: "plain" };
     case "write.rejected": {
       const { jobId, fence } = event.lease;
       const now = event.fence === fence ? `the job is ${event.state}` : `attempt ${event.fence} has the job now`;

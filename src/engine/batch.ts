@@ -79,6 +79,7 @@ export function batch<
   return contract as Named<BatchOf<S, C>, Name>;
 }
 
+/** The contract that `batch()` makes of these schemas. */
 type BatchOf<S extends StandardSchemaV1, C extends StandardSchemaV1> = BatchContract<
   StandardSchemaV1.InferInput<S>,
   StandardSchemaV1.InferOutput<S>,

@@ -29,7 +29,7 @@ export interface BulkOptions extends By {
   readonly dryRun?: boolean;
   /** With a cancel: also children that have not begun. Default false. */
   readonly children?: boolean;
-  /** Called after each chunk, with the ids of the jobs that it changed. */
+  /** Called after each chunk, with the ids of the jobs that it changed. Default: none. */
   readonly onProgress?: (progress: BulkProgress, changed: readonly string[]) => void;
   /** Ends it between two chunks when it aborts: what was changed stays changed. Default: none. */
   readonly signal?: AbortSignal;
@@ -51,8 +51,15 @@ export interface BulkProgress {
 export interface BulkResult extends BulkProgress {
   /** The entry of the audit; null: nothing was changed. */
   readonly audit: string | null;
-  /** Of those that could not be changed, the first 100. */
-  readonly failures: readonly { readonly id: string; readonly code: string; readonly message: string }[];
+  /** The first 100 that could not be changed. */
+  readonly failures: readonly {
+    /** The job's id. */
+    readonly id: string;
+    /** The code of the error. */
+    readonly code: string;
+    /** Why, in words. */
+    readonly message: string;
+  }[];
   /** False if `signal` ended it. */
   readonly complete: boolean;
 }
@@ -72,7 +79,7 @@ export interface PauseOptions extends By {
 export interface AuditOptions {
   /** Only changes of this actor. Default: of all. */
   readonly actor?: string;
-  /** Only changes of this sort. Default: all. */
+  /** Only this action. Default: all. */
   readonly action?: AuditAction;
   /** Only changes of this job, by its id. Those of a bulk change have no ids. Default: of all. */
   readonly job?: string;

@@ -22,12 +22,13 @@ import type { AnyCollection, CollectionContract } from "../collections/contract.
 import { type BatchState, doneId, type IngestedFile } from "../job/batches.ts";
 import type { CollectionState, ParkedRow, PutAnswer } from "../job/collections.ts";
 import { type EnqueueAround, type JobToEnqueue, ManyAround } from "../job/around.ts";
-import type { AnyContract, JobContract } from "../job/contract.ts";
+import type { AnyContract, JobContract, NamedKind } from "../job/contract.ts";
 import { assertKey, type EnqueueOptions, idSource, makeDraft } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import {
   type Enqueued,
+  type EnqueuedMany,
   isTerminal,
   JOB_STATES,
   type JobDetails,
@@ -42,6 +43,7 @@ import { makeSignal, type SentSignal, type SentSignalOptions, signalResult } fro
 import { systemClock, systemRandom } from "../platform/clock.ts";
 import { type IncidentSummary, recoveryReport, type RecoveryReport, reportText } from "../recovery/incident.ts";
 import type { WorkerRow } from "../stores/liveness.ts";
+import type { CollectionCount } from "../stores/collections.ts";
 import type { CancelOptions, JobFilter, KindCounts, ListPage, Store, WorkerQuery } from "../stores/port.ts";
 import {
   type AwaitedJob,
@@ -49,6 +51,7 @@ import {
   checkedEnqueue,
   type CommitForm,
   type NoPromise,
+  type WaitOptions,
   transactionsFor,
 } from "../worker/run.ts";
 import { ScheduleClient } from "../schedules/schedules.ts";
@@ -68,11 +71,14 @@ import { follow, type FollowedJob, type FollowOptions } from "./follow.ts";
 import { Results } from "./results.ts";
 
 /** A report for people (`text`) and programs (the rest). */
-export type Report = RecoveryReport & { readonly text: string };
+export type Report = RecoveryReport & {
+  /** The same for people. */
+  readonly text: string;
+};
 
 /** Which jobs are listed, and from where on. */
 export interface ListOptions extends JobFilter {
-  /** Most jobs on the page. Default 50, from 1 to 1000. */
+  /** At most this many jobs on the page. Default 50, from 1 to 1000. */
   readonly limit?: number;
   /** `next` of the page before. */
   readonly after?: string;
@@ -82,7 +88,7 @@ export interface ListOptions extends JobFilter {
 export interface EnqueueManyOptions<In> {
   /** The options of each job. Default: none. */
   readonly each?: (input: In, index: number) => EnqueueOptions;
-  /** Hears each durable batch, for progress or to collect ids. */
+  /** Called with each durable chunk, for progress or to collect ids. Default: none. */
   readonly onBatch?: (batch: readonly Enqueued[]) => void;
 }
 
@@ -188,7 +194,7 @@ export class Client {
     job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
     inputs: Iterable<In> | AsyncIterable<In>,
     options: EnqueueManyOptions<In> = {},
-  ): Promise<{ readonly count: number; readonly created: number }> {
+  ): Promise<EnqueuedMany> {
     assertManyOptions(job?.name, options);
     const most = this.store.bulk ?? BATCH;
     let index = 0;
@@ -273,7 +279,7 @@ export class Client {
   /**
    * The result of a job, once it has succeeded. Rejects with NO_RESULT if it ended otherwise, was removed, or does not end within `timeout`. It also works for a job that has ended already, and in a program that started after the enqueue.
    */
-  result<Result = Json>(id: JobId<Result>, options: { readonly timeout?: Duration } = {}): Promise<Result> {
+  result<Result = Json>(id: JobId<Result>, options: WaitOptions = {}): Promise<Result> {
     assertKey(id, "The job's id");
     const { timeout } = options;
     const timeoutMs = timeout === undefined ? null : durationMs(timeout, `The timeout for the result of job ${id}`);
@@ -298,12 +304,12 @@ export class Client {
   }
 
   /**
-   * How all these jobs ended, in the order of the ids, once they have, however they ended; or how they stand when `timeout` has passed. One read at a time for
+   * How all these jobs ended, in the order of the ids, once they have, however they ended; or their states when `timeout` has passed. One read at a time for
    * all of them.
    */
   async wait<Result = Json>(
     ids: readonly JobId<Result>[],
-    options: { readonly timeout?: Duration } = {},
+    options: WaitOptions = {},
   ): Promise<readonly AwaitedJob<Result>[]> {
     for (const id of ids) assertKey(id, "A job's id");
     const { timeout } = options;
@@ -332,7 +338,13 @@ export class Client {
   }
 
   /** Queues a finished job again, with its counters at zero and its steps kept. With an `input` it runs with that input, and its kept steps are deleted. */
-  retry(id: string, options: { readonly input?: unknown } & By = {}): Promise<JobState> {
+  retry(
+    id: string,
+    options: {
+      /** Its new input. Default: the input that it has. */
+      readonly input?: unknown;
+    } & By = {},
+  ): Promise<JobState> {
     return this.changes.retry(id, options);
   }
 
@@ -359,12 +371,12 @@ export class Client {
   }
 
   /** No worker claims jobs of this kind until `resume`, or until the pause ends. Running jobs continue; occurrences of its schedules obey `missed`. A second pause replaces the first. */
-  pause(kind: { readonly name: string } | string, options: PauseOptions = {}): Promise<void> {
+  pause(kind: NamedKind | string, options: PauseOptions = {}): Promise<void> {
     return this.changes.pause(kind, options);
   }
 
   /** Ends the pause of a kind: workers take its jobs again. */
-  resume(kind: { readonly name: string } | string, by: By = {}): Promise<void> {
+  resume(kind: NamedKind | string, by: By = {}): Promise<void> {
     return this.changes.resume(kind, by);
   }
 
@@ -406,7 +418,12 @@ export class Client {
 
   /** Deaths and what was done about them, newest first. */
   async incidents(
-    options: { readonly limit?: number; readonly after?: string } = {},
+    options: {
+      /** At most this many. Default 50, from 1 to 1000. */
+      readonly limit?: number;
+      /** The id of the last incident of the page before. */
+      readonly after?: string;
+    } = {},
   ): Promise<readonly IncidentSummary[]> {
     const { limit = 50, after = null } = options;
     assertLimit(limit);
@@ -463,9 +480,17 @@ export class Client {
       | BatchContract<In, never, Context, never>
       | BatchContract<In, unknown, Context, never>
       | BatchContract<In, unknown, Context, unknown>,
-    source: string | { readonly blob: string },
+    source:
+      | string
+      | {
+          /** The key of a blob. */
+          readonly blob: string;
+        },
     options: IngestOptions<NoInfer<Context>> = {},
-  ): Promise<{ readonly job: JobId<Ingested> }> {
+  ): Promise<{
+    /** The id of the job that reads it. */
+    readonly job: JobId<Ingested>;
+  }> {
     return { job: await this.ingestAs(this.#newId(), batch as unknown as AnyBatch, source, options) };
   }
 
@@ -523,7 +548,13 @@ export class Client {
   }
 
   /** The failed rows of the batch's latest round, by line, streamed. */
-  batchRows(id: string, _options: { readonly failed: true }): AsyncIterable<FailedBatchRow> {
+  batchRows(
+    id: string,
+    _options: {
+      /** Only failed rows can be read. */
+      readonly failed: true;
+    },
+  ): AsyncIterable<FailedBatchRow> {
     assertKey(id, "The batch's id");
     return this.#batches().failedRows(id);
   }
@@ -535,7 +566,15 @@ export class Client {
   }
 
   /** Runs the failed rows of a batch that has ended again, as a new round with its own `done`. */
-  async retryBatch(id: string, by: By = {}): Promise<{ readonly round: number; readonly rows: number }> {
+  async retryBatch(
+    id: string,
+    by: By = {},
+  ): Promise<{
+    /** The number of the new round. */
+    readonly round: number;
+    /** How many rows it has. */
+    readonly rows: number;
+  }> {
     assertKey(id, "The batch's id");
     await this.#assertDone(id);
     return this.#batches().retry(id, this.#entry("retry", `batch ${id}`, by));
@@ -585,7 +624,7 @@ export class Client {
     return this.#collectionsFor(collection).collect(collection as unknown as AnyCollection, input, options);
   }
 
-  /** Says how many parts series have, before or after their parts come. What contradicts an earlier number is refused. */
+  /** Announces how many parts series have, before or after the parts come. A number that contradicts an earlier one is refused. */
   async announce(
     collection: Pick<CollectionContract, "name" | "settings">,
     id: string,
@@ -623,7 +662,7 @@ export class Client {
   }
 
   /** How many collections of each kind are in each state. */
-  async collectionCounts(): ReturnType<CollectionClient["counts"]> {
+  async collectionCounts(): Promise<readonly CollectionCount[]> {
     return this.#collections().counts();
   }
 
@@ -758,7 +797,7 @@ const UNHEARD: Emitter = { emit: () => {}, has: () => false };
 
 /** The options of `ingest`: those of `submit`, and what the file is. */
 export interface IngestOptions<Context = Json> extends Omit<SubmitOptions<Context>, "onProgress"> {
-  /** Default "csv". */
+  /** What the file is. Default "csv". */
   readonly format?: "csv" | "ndjson";
 }
 
@@ -771,8 +810,11 @@ export interface WatchFolderOptions<Context = Json> extends Pick<
   readonly every?: Duration;
 }
 
+/** Which batches are listed. */
 export interface BatchListOptions {
-  readonly kind?: string | { readonly name: string };
+  /** Only batches of this kind. Default: of all. */
+  readonly kind?: string | NamedKind;
+  /** Only batches in this state. Default: in any. */
   readonly state?: BatchState;
   /** Only batches that were opened after this moment. */
   readonly since?: Date;
@@ -782,8 +824,11 @@ export interface BatchListOptions {
   readonly after?: string;
 }
 
+/** Which collections are listed. */
 export interface CollectionListOptions {
-  readonly kind?: string | { readonly name: string };
+  /** Only collections of this kind. Default: of all. */
+  readonly kind?: string | NamedKind;
+  /** Only collections in this state. Default: in any. */
   readonly state?: CollectionState;
   /** At most this many. Default 50, from 1 to 1000. */
   readonly limit?: number;
@@ -791,8 +836,10 @@ export interface CollectionListOptions {
   readonly after?: string;
 }
 
+/** Which parked messages are listed. */
 export interface ParkedListOptions {
-  readonly kind?: string | { readonly name: string };
+  /** Only messages for this kind of collection. Default: for all. */
+  readonly kind?: string | NamedKind;
   /** Only those of this collection. */
   readonly collection?: string;
   /** At most this many. Default 50, from 1 to 1000. */

@@ -85,6 +85,7 @@ export function collection<S extends StandardSchemaV1 = StandardSchemaV1<Json>, 
   return contract as Named<CollectionOf<S>, Name>;
 }
 
+/** The contract that `collection()` makes of this schema. */
 type CollectionOf<S extends StandardSchemaV1> = CollectionContract<
   StandardSchemaV1.InferInput<S>,
   StandardSchemaV1.InferOutput<S>

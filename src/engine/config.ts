@@ -18,6 +18,7 @@ type FileOptions = Omit<
 > & {
   /** Without `pool`, which only code can make. */
   readonly postgres?: Omit<NonNullable<EngineOptions["postgres"]>, "pool">;
+  /** Without `client`, which only code can make. */
   readonly redis?: Omit<NonNullable<EngineOptions["redis"]>, "client">;
 };
 

@@ -48,18 +48,25 @@ import {
   WorkerHost,
 } from "./work.ts";
 
-/** How this process and its store are. */
+/** The state of this process and its store. */
 export interface Health {
-  /** Whether the store is in order. */
+  /** Whether the store works. */
   readonly ok: boolean;
-  /** What the store is, and then what is worth a glance: `"PostgreSQL 17.2"`, `"database app"`, `"3 sessions"`. */
+  /** What the store is, and then its main facts: `"PostgreSQL 17.2"`, `"database app"`, `"3 sessions"`. */
   readonly summary: readonly [what: string, ...facts: string[]];
   /** What the store says about itself. */
   readonly store: Readonly<Record<string, string | number | boolean>>;
   /** How many jobs of each kind are in which state. */
   readonly kinds: readonly KindCounts[];
   /** The worker of this process; null: none runs here. */
-  readonly worker: { readonly id: string; readonly held: number; readonly heartbeatAgeMs: number } | null;
+  readonly worker: {
+    /** The worker's id. */
+    readonly id: string;
+    /** How many jobs it holds. */
+    readonly held: number;
+    /** How old its last heartbeat is, in ms. */
+    readonly heartbeatAgeMs: number;
+  } | null;
   /** The workers that the store knows. */
   readonly workers: readonly WorkerRow[];
 }
@@ -131,7 +138,7 @@ export class Engine<Kinds extends string = string> extends Client {
     });
   }
 
-  /** Calls the listener at every event of this name, and returns a function that ends that. A listener that throws harms nothing. */
+  /** Calls the listener at every event of this name. Returns a function that removes it. If it throws, the engine emits `listener.failed`. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
     if (!EVENT_NAMES.includes(name))
       throw new OutliveError(
@@ -149,7 +156,7 @@ export class Engine<Kinds extends string = string> extends Client {
     await handle.stopped;
   }
 
-  /** Starts the worker of this process and returns a handle. */
+  /** Starts the worker of this process and returns a handle. Resolves when its maintenance runs, too; its first jobs may begin about 0.1 s before that. */
   async start(options: WorkOptions<Kinds> = {}): Promise<WorkerHandle> {
     return (await this.#startShare(null, options as WorkOptions)).worker;
   }
@@ -377,7 +384,10 @@ export class Engine<Kinds extends string = string> extends Client {
       | BatchContract<In, unknown, Context, unknown>,
     folder: string,
     options: WatchFolderOptions<NoInfer<Context>> = {},
-  ): Promise<{ stop(): Promise<void> }> {
+  ): Promise<{
+    /** Ends the watch. Files that are being read into batches are still read. */
+    stop(): Promise<void>;
+  }> {
     const { clock, bus: events } = this.#wiring;
     const { every = "1s", ...ofFile } = options;
     const contract = batch as unknown as AnyBatch;
@@ -428,12 +438,12 @@ export class Engine<Kinds extends string = string> extends Client {
     }
   }
 
-  /** Limits, weights and pauses of single keys, changed while everything works. */
+  /** Limits, weights and pauses of single keys, changed at run time. */
   get limits(): KeyLimits {
     return (this.#limits ??= new KeyLimits(this.store, this.newId));
   }
 
-  /** How the store, the kinds and the workers are. */
+  /** The state of the store, the kinds and the workers. */
   async health(): Promise<Health> {
     const [store, kinds, workers] = await Promise.all([this.store.inspect.health(), this.counts(), this.workers()]);
     const host = this.#host;

@@ -15,14 +15,40 @@ export interface FollowOptions {
 }
 
 /** The state of a job since this event. */
-export type FollowedJob<Result = Json> = { readonly id: string; readonly kind: string; readonly attempt: number } & (
-  | { readonly type: "queued"; readonly runAt: number | null; readonly error: StoredError | null }
-  /** It waits at a step such as "run.sleep#1", without a slot. */
-  | { readonly type: "waiting"; readonly at: string }
-  | { readonly type: "running"; readonly worker: string | null; readonly progress: Json }
-  | { readonly type: "succeeded"; readonly result: Result }
+export type FollowedJob<Result = Json> = {
+  /** The job's id. */
+  readonly id: string;
+  /** The name of its kind; empty if it is missing. */
+  readonly kind: string;
+  /** The number of its latest attempt; 0: it was never claimed. */
+  readonly attempt: number;
+} & (
+  | {
+      /** Its state. missing: it was removed, or its retention has passed. */
+      readonly type: "queued";
+      /** When it may be claimed, in milliseconds since 1970; null: at once. */
+      readonly runAt: number | null;
+      /** Its latest error; null if there was none. */
+      readonly error: StoredError | null;
+    }
+  | {
+      readonly type: "waiting";
+      /** What it waits for, such as "run.sleep#1". */
+      readonly at: string;
+    }
+  | {
+      readonly type: "running";
+      /** The id of its worker. */
+      readonly worker: string | null;
+      /** What it reported last by `run.progress`; null if nothing. */
+      readonly progress: Json;
+    }
+  | {
+      readonly type: "succeeded";
+      /** What its handler returned. */
+      readonly result: Result;
+    }
   | { readonly type: "dead" | "cancelled" | "quarantined"; readonly error: StoredError | null }
-  /** It is not in the store: it was removed, or its retention has passed. Its kind is empty. */
   | { readonly type: "missing" }
 );
 

@@ -1,4 +1,4 @@
-// Single keys while everything works: a limit of their own, a weight, a pause, and how they stand.
+// Single keys while everything works: a limit of their own, a weight, a pause, and their state.
 import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/audit.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";

@@ -26,7 +26,7 @@ export const KIND_OPTIONS = {
   limits: {
     type: "code",
     default: null,
-    takes: "an array of at most two limits (docs/limits.md)",
+    takes: "an array of at most two limits",
     // job() checks each, with an error of its own.
     accepts: Array.isArray,
     otherwise: "none",
@@ -35,7 +35,7 @@ export const KIND_OPTIONS = {
   fair: {
     type: "code",
     default: null,
-    takes: "a function (input) => text, or the name of one of the kind's limits (docs/limits.md)",
+    takes: "a function (input) => text, or the name of one of the kind's limits",
     // job() checks it, with an error of its own.
     accepts: (value: unknown) => typeof value === "function" || typeof value === "string",
     otherwise: "jobs start by priority and age",

@@ -51,7 +51,7 @@ export interface Middleware {
   attempt?(attempt: AttemptToRun, next: () => Promise<unknown>): unknown;
   /** Called when an attempt of this process has ended and its end is durable; not if its process died, or its end was refused. If it throws, the engine emits `listener.failed`. */
   ended?(end: AttemptEnd): void;
-  /** Hears every event, as `onEvent` does. `details` reads the whole job of an id. */
+  /** Called with every event, as `onEvent` is. `details` reads the whole job of an id. */
   event?(event: EngineEvent, details: (id: string) => Promise<JobDetails | null>): void;
 }
 

@@ -28,7 +28,10 @@ import { type Declared, type EngineOptions, engineSettings, type KindsOf, settin
  */
 export async function open<const Jobs extends readonly Declared[] = readonly Declared[]>(
   where: string | OutliveConfig,
-  options: EngineOptions & { readonly jobs?: Jobs } = {},
+  options: EngineOptions & {
+    /** The kinds, batches, requests, collections and schedules of this program. Only these can be enqueued and run here. Default: none. */
+    readonly jobs?: Jobs;
+  } = {},
 ): Promise<Engine<KindsOf<Jobs>>> {
   if (options.readOnly === true) return attach(where, options);
   const { engine, declare, reportCollections, abandon } = await make(where, options, true);
@@ -43,7 +46,7 @@ export async function open<const Jobs extends readonly Declared[] = readonly Dec
   return engine;
 }
 
-/** For faces (the CLI, a dashboard): an engine on an existing store. Creates, migrates, declares and recovers nothing. */
+/** For tools such as the command line: an engine on an existing store. Creates, migrates, declares and recovers nothing. */
 export async function attach(where: string | OutliveConfig, options: EngineOptions = {}): Promise<Engine> {
   return (await make(where, options, false)).engine;
 }

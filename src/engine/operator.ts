@@ -73,17 +73,31 @@ export class Operator {
   }
 
   /** The workers whose jobs `recover` would requeue now, and why. Changes nothing. */
-  deaths(): Promise<readonly { readonly worker: WorkerRow; readonly death: Death }[]> {
+  deaths(): Promise<
+    readonly {
+      /** The worker. */
+      readonly worker: WorkerRow;
+      /** What is known of its death. */
+      readonly death: Death;
+    }[]
+  > {
     return this.#passes.findDead(this.#engine.own());
   }
 
   /**
    * For supervisors: records how the process of a worker ended ("killed by SIGKILL") for the report, even if the worker was
    * recovered already. It proves the death: call `recover` next, which requeues the jobs and counts the crash, even where no
-   * kernel can be asked. Report only what the operating system reported about your own child process. `agoMs` is how long ago it ended. Returns false if no
+   * kernel can be asked. Report only what the operating system reported about your own child process. Returns false if no
    * worker has that id.
    */
-  noteDeath(worker: string, what: string, options: { readonly agoMs?: number } = {}): Promise<boolean> {
+  noteDeath(
+    worker: string,
+    what: string,
+    options: {
+      /** How long ago it ended, in ms. Default 0. */
+      readonly agoMs?: number;
+    } = {},
+  ): Promise<boolean> {
     return this.#passes.noteDeath(worker, what, options);
   }
 
@@ -117,7 +131,7 @@ export class Operator {
     return this.#store.inspect.health();
   }
 
-  /** What an operator should know of the server behind the store: its settings, our rights, what is overdue. Nothing for SQLite. */
+  /** What an operator should know of the server behind the store: its settings, the rights of the role, what is overdue. Nothing for SQLite. */
   async advice(): Promise<readonly Finding[]> {
     return (await this.#store.upkeep.advice?.()) ?? [];
   }

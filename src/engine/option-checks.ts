@@ -17,7 +17,7 @@ export function check(of: string, rows: Rows, options: unknown): void {
   throw new OutliveError(
     ErrorCode.optionInvalid,
     `The options of ${of} are not usable: ${issues.join("; ").replace(/\?$/, "")}${issues.at(-1)!.endsWith("?") ? "?" : "."}`,
-    "docs/settings.md lists every option with its default and its limits.",
+    "The settings page of the documentation lists every option with its default and its limits.",
     { of, issues },
   );
 }

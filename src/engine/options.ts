@@ -4,7 +4,7 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { BlobStore } from "../blobs/blob-store.ts";
 import type { Broker } from "../stores/broker.ts";
-import { type AnyContract, JobContract, type Named } from "../job/contract.ts";
+import { type AnyContract, JobContract, type Named, type NamedKind } from "../job/contract.ts";
 import { assertKey, assertKind, MAX_EXPIRY_MS } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
 import type { EngineEvent } from "../job/events.ts";
@@ -47,7 +47,12 @@ import {
 } from "./settings.ts";
 
 /** What `jobs` takes: what `job()`, `batch()`, `request()`, `collection()` or `schedule()` returned. */
-export type Declared = { readonly name: string; readonly settings: object } | ScheduleDeclaration;
+export type Declared =
+  | (NamedKind & {
+      /** Its options, checked and with their defaults. */
+      readonly settings: object;
+    })
+  | ScheduleDeclaration;
 
 /**
  * The names of the kinds among what was declared. It is `string` as soon as the compiler does not know one of them: TypeScript
@@ -135,7 +140,10 @@ export type NumberPerKind<Kinds extends string> = string extends Kinds
 /** The options of `engine.work` and `engine.start`. */
 export interface WorkOptions<Kinds extends string = string> {
   /** Runs only these kinds. Default: all of `jobs` that have a handler. */
-  readonly only?: readonly { readonly name: string }[];
+  readonly only?: readonly {
+    /** The kind's name. */
+    readonly name: string;
+  }[];
   /** How many jobs run at once: a number, or a number per kind; the other kinds share the default. Default 10; from 1 to 10000. */
   readonly concurrency?: number | NumberPerKind<Kinds>;
   /** Stops the worker when it aborts. Default: none. */
@@ -338,13 +346,13 @@ export interface LimitOptions<In = never> {
   readonly name: string;
   /** Jobs whose input gives the same text share the limit. Computed when a job is enqueued, and stored with it. Default: all jobs of the limit. */
   readonly key?: (input: In) => string;
-  /** How many jobs of a key may run at once, across all workers. Default: any number. */
+  /** How many jobs of a key may run at once, across all workers. From 1. Default: any number. */
   readonly running?: number;
-  /** How many jobs of a key may start in each `per`. Default: any number. */
+  /** How many jobs of a key may start in each `per`. Above 0. Default: any number. */
   readonly rate?: number;
   /** The period of `rate`. Default "1s". */
   readonly per?: Duration;
-  /** How many may start at once after a pause. Default 1. */
+  /** How many may start at once after a pause. Default 1; from 1. */
   readonly burst?: number;
   /** "strict": the jobs of a key run one after the other in the order in which they were enqueued, and one that fails or waits blocks the rest until it has ended. Default: no order. */
   readonly order?: "strict";
@@ -440,6 +448,7 @@ type JsonSchema<S extends StandardSchemaV1> = [StandardSchemaV1.InferInput<S>] e
 ]
   ? S
   : InputMustBeJson;
+/** What the compiler names where an input is not JSON. */
 interface InputMustBeJson {
   readonly "the input of a job is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never;
 }
@@ -455,8 +464,11 @@ export function job<In = Json, Result = Json, const Name extends string = string
   name: Name,
   options?: KindOptions & {
     readonly input?: never;
+    /** The schema of the result, which an attempt that returns another one fails. Default: any JSON. */
     readonly output?: StandardSchemaV1<unknown, Result>;
+    /** Limits of its jobs, at most two. Default: none. */
     readonly limits?: readonly LimitOptions<In>[];
+    /** Jobs whose input gives the same key take turns with those of other keys. Default: first come, first served. */
     readonly fair?: Fair<In>;
   },
 ): [In] extends [JsonOf<In>] ? Named<JobContract<In, In, Result>, Name> : InputMustBeJson;
@@ -468,9 +480,13 @@ export function job<
 >(
   name: Name,
   options: KindOptions & {
+    /** The schema of the input: checked at the enqueue and again before the handler runs. Default: any JSON. */
     readonly input: S & JsonSchema<S>;
+    /** The schema of the result, which an attempt that returns another one fails. Default: any JSON. */
     readonly output?: O;
+    /** Limits of its jobs, at most two. Default: none. */
     readonly limits?: readonly LimitOptions<StandardSchemaV1.InferInput<S>>[];
+    /** Jobs whose input gives the same key take turns with those of other keys. Default: first come, first served. */
     readonly fair?: Fair<StandardSchemaV1.InferInput<S>>;
   },
 ): Named<
@@ -601,7 +617,7 @@ export function keyLimit(name: string, key: string, { weight, ...own }: KeyLimit
 
 /** How a key is paused. */
 export interface KeyPauseOptions {
-  /** Why, for those who ask where their jobs are. 1 to 255 characters. */
+  /** Why; `outlive why` shows it. 1 to 255 characters. */
   readonly reason: string;
   /** How long. Default: until it is resumed. */
   readonly for?: Duration;

@@ -44,7 +44,14 @@ export interface RequestRetryOptions extends Pick<RetryOptions, "attempts" | "cr
 /** The options of a request, in addition to its method, its schemas and `send`. */
 export interface RequestOptions<In = never> {
   /** The maximum size of a response, both on the wire and decoded. A larger response fails the request, or goes to a blob. Default: "512KB". */
-  readonly maxResponse?: Size | { readonly to: "blob"; readonly max: Size };
+  readonly maxResponse?:
+    | Size
+    | {
+        /** Where a response larger than "512KB" goes. */
+        readonly to: "blob";
+        /** The maximum size there. */
+        readonly max: Size;
+      };
   /** Which statuses count as success. Default: 200 to 299. */
   readonly ok?: (status: number) => boolean;
   /** How long each part of a call may take. */
@@ -90,7 +97,14 @@ export interface RequestOptions<In = never> {
     readonly after?: Duration;
   };
   /** The header `idempotency-key`. Its value is the same whenever a request is sent again. Default: "bare" for POST and PATCH, "off" for the others. */
-  readonly idempotency?: "bare" | "quoted" | "off" | { readonly header: string };
+  readonly idempotency?:
+    | "bare"
+    | "quoted"
+    | "off"
+    | {
+        /** The name of another header. */
+        readonly header: string;
+      };
   /** Whether redirects are followed, and how many. */
   readonly redirects?: {
     /** How many redirects are followed. Each is checked like the first URL. With 0 a redirect is a failure. Default 0; from 0 to 20. */
@@ -105,9 +119,23 @@ export interface RequestOptions<In = never> {
   /** Offers HTTP/2, with which 100 requests share a connection. Use it for thousands of requests to one API. Default false. */
   readonly http2?: boolean;
   /** Sends through an HTTP proxy. The proxy resolves host names, so with `addresses: "public"` you must confirm that it filters addresses (`filters: true`). Default: none; the environment is not read. */
-  readonly proxy?: string | { readonly url: string; readonly filters: true };
+  readonly proxy?:
+    | string
+    | {
+        /** The address of the proxy. */
+        readonly url: string;
+        /** Confirms that it filters addresses. */
+        readonly filters: true;
+      };
   /** Certificate authorities in addition to Node's, and a client certificate. Certificates are always verified. Default: Node's certificate authorities. */
-  readonly tls?: { readonly ca?: string | readonly string[]; readonly cert?: Secret; readonly key?: Secret };
+  readonly tls?: {
+    /** Certificate authorities in addition to Node's, in PEM. Default: none. */
+    readonly ca?: string | readonly string[];
+    /** The client certificate, in PEM. Default: none. */
+    readonly cert?: Secret;
+    /** Its private key, in PEM. Default: none. */
+    readonly key?: Secret;
+  };
   /** The local address from which connections are made. Default ""; an IP address. */
   readonly localAddress?: string;
   /** How long a handler may continue after the deadline or a cancel aborted its signal. Default "5s"; at most "3650d". */
@@ -118,10 +146,17 @@ export interface RequestOptions<In = never> {
 
 /** POST and PATCH must say what to do if it is unknown whether the other side has acted. */
 type MethodOptions =
-  | { readonly method: "POST" | "PATCH"; readonly ifUnknown: IfUnknown }
+  | {
+      /** The HTTP method. */
+      readonly method: "POST" | "PATCH";
+      /** What to do with a request that was sent and whose outcome is unknown. POST and PATCH must say it. Default: "resend". */
+      readonly ifUnknown: IfUnknown;
+    }
   | { readonly method: Exclude<Method, "POST" | "PATCH">; readonly ifUnknown?: IfUnknown };
 
+/** How the body of a response is read; with a schema, as JSON that it checks. */
 type ResponseOption = "text" | "json" | "bytes" | "ignore" | StandardSchemaV1;
+/** What such a body is. */
 type BodyOf<R> = R extends StandardSchemaV1
   ? StandardSchemaV1.InferOutput<R>
   : R extends "json"
@@ -202,6 +237,7 @@ export function request<
   return contract as Named<RequestOf<S, R>, Name>;
 }
 
+/** The contract that `request()` makes of these schemas. */
 type RequestOf<S extends StandardSchemaV1, R extends ResponseOption> = RequestContract<
   StandardSchemaV1.InferInput<S>,
   StandardSchemaV1.InferOutput<S>,

@@ -19,7 +19,7 @@ export interface Explanation {
   readonly kind: string;
   /** Its state. */
   readonly state: JobDetails["state"];
-  /** Stable, for programs. */
+  /** The reason; stable, for programs. */
   readonly because:
     | "running"
     | "overdue"
@@ -50,7 +50,7 @@ export interface Explanation {
     | "finished"
     | "expired"
     | "quarantined";
-  /** For people. */
+  /** The reason as a sentence, for people. */
   readonly text: string;
   /** The next thing to do; empty: nothing. */
   readonly next: string;
@@ -256,7 +256,7 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   if (!health.ok) {
     return say(job, {
       because: "degraded",
-      text: `The store does not take writes just now: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
+      text: `The store does not accept writes at the moment: ${String(health.detail["lastFailure"] ?? "unknown reason")}.`,
       next: "outlive check; free disk space or correct the file's permissions, and workers continue automatically.",
     });
   }

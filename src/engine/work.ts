@@ -14,14 +14,17 @@ import { graceOf, settingsWithDefaults, type WorkOptions } from "./options.ts";
 
 /** A running worker. */
 export interface WorkerHandle {
-  /** The id of the worker's present life. */
+  /** The worker's id. It changes if the worker was declared dead and started again. */
   readonly id: string;
   /** How many jobs it holds now. */
   readonly held: number;
   /** Resolves when the worker has stopped; rejects if it had to give up. */
   readonly stopped: Promise<void>;
   /** Stops claiming, lets running jobs finish within `grace`, releases the rest at no cost, and ends. */
-  stop(options?: { readonly grace?: Duration }): Promise<void>;
+  stop(options?: {
+    /** How long it waits for running jobs. Default: that of its start. */
+    readonly grace?: Duration;
+  }): Promise<void>;
 }
 
 /** What all lives of a worker have in common. */

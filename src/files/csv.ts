@@ -154,7 +154,7 @@ class Reading {
   }
 }
 
-const COLUMNS_HINT = "Give every field a name of its own. A file without a header needs the option `columns`.";
+const COLUMNS_HINT = "Give every field its own name. A file without a header needs the option `columns`.";
 const WORDS: Readonly<Record<string, string>> = {
   CSV_QUOTE_NOT_CLOSED: "begins a record with a quote that is never closed",
   CSV_INVALID_CLOSING_QUOTE: "has a quote inside quotes that is not doubled",

@@ -4,9 +4,11 @@ import { assertKey } from "./enqueue.ts";
 
 /** An entry on its way into the store. A bulk change writes the same entry with every chunk, and the store adds up how many jobs were changed. */
 export interface AuditEntry {
+  /** The entry's id. */
   readonly id: string;
   /** Who did it: "ann", "cli/ann@host". */
   readonly actor: string;
+  /** What was done. */
   readonly action: AuditAction;
   /** What it was done to: "job ID", "kind NAME", "key KEY of limit NAME", "schedule NAME", "batch ID", "collection ID", "parked message ID", or the filter of a bulk change. */
   readonly target: string;
@@ -33,10 +35,10 @@ export const AUDIT_ACTIONS = [
   "abort",
   "abandon",
 ] as const;
-/** A sort of change that the audit has. */
+/** What a person can change. */
 export type AuditAction = (typeof AUDIT_ACTIONS)[number];
 
-/** An entry as it is stored. */
+/** An entry of the audit. */
 export interface AuditRecord extends AuditEntry {
   /** When the change, or the first chunk of a bulk change, was written, in milliseconds since 1970 by the store's clock. */
   readonly at: number;

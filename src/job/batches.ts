@@ -5,12 +5,11 @@ import type { StoredError } from "./errors.ts";
 import type { JobDraft, JobState } from "./job.ts";
 import type { Json } from "./json.ts";
 
-/**
- * open: rows may still come. sealed: none come any more. aborting: its blocks are being cancelled. The others are terminal: completed; failed,
- * if more rows failed than it tolerates; aborted.
- */
 export const BATCH_STATES = ["open", "sealed", "aborting", "completed", "failed", "aborted"] as const;
-/** The states of a batch. */
+/**
+ * open: rows may still come. sealed: no more rows come. aborting: its blocks are being cancelled. It has ended as completed, as failed (more
+ * rows failed than it tolerates), or as aborted.
+ */
 export type BatchState = (typeof BATCH_STATES)[number];
 
 export function hasEnded(state: BatchState): boolean {
@@ -19,10 +18,20 @@ export function hasEnded(state: BatchState): boolean {
 
 /** How many rows ended in each way. */
 export interface RowSums {
+  /** Rows that succeeded. */
   readonly succeeded: number;
+  /** Rows that failed. */
   readonly failed: number;
+  /** Rows that killed their workers. */
   readonly quarantined: number;
+  /** Rows that had not ended when the batch was aborted. */
   readonly aborted: number;
+}
+
+/** How many rows a batch has, and how many of them ended in each way. */
+export interface RowTotals extends RowSums {
+  /** All rows. */
+  readonly total: number;
 }
 
 export const NO_ROWS: RowSums = { succeeded: 0, failed: 0, quarantined: 0, aborted: 0 };
@@ -63,7 +72,7 @@ export interface FailedRow {
   /** JSON text. */
   readonly input: string;
   readonly error: StoredError;
-  /** quarantined: it killed its workers. */
+  /** quarantined: it killed its workers. failed: it threw. */
   readonly as: "failed" | "quarantined";
 }
 
@@ -150,8 +159,17 @@ export class RowsFailed extends Error {
   }
 }
 
-/** How many failed or quarantined rows a batch bears before it is aborted and has failed; null: any number. */
-export type Tolerance = { readonly rows: number } | { readonly share: number } | null;
+/** How many failed or quarantined rows a batch tolerates before it is aborted as failed; null: any number. */
+export type Tolerance =
+  | {
+      /** At most this many. */
+      readonly rows: number;
+    }
+  | {
+      /** At most this share of them, from 0 to 1. */
+      readonly share: number;
+    }
+  | null;
 
 /** A batch on its way into the store. */
 export interface BatchDraft {

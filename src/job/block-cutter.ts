@@ -10,17 +10,23 @@ import type { JobKey } from "./limits.ts";
 /** A block is cut before it grows beyond this, whatever the number of its rows. */
 const BLOCK_CHARACTERS = 256 << 10;
 
-/** A row with its place in its source. `error`: it could not be read, and fails alone. */
+/** A row with its place in its source. One that could not be read fails alone. */
 export interface SourceRow<In = unknown> {
+  /** Its line, counted from 1. */
   readonly line: number;
+  /** The row. */
   readonly input: In;
+  /** Why it could not be read; null: it could. */
   readonly error: unknown;
 }
 
 /** What has to be known of a kind of batch to cut its rows. */
 export interface CuttableKind {
+  /** The kind's name. */
   readonly name: string;
+  /** The schema of a row; null if it has none. */
   readonly row: StandardSchemaV1 | null;
+  /** @internal */
   readonly kinds: {
     readonly block: {
       readonly keysOf: ((input: never) => readonly JobKey[]) | null;

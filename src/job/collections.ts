@@ -4,12 +4,11 @@
 import { ErrorCode, OutliveError } from "./errors.ts";
 import type { JobDraft } from "./job.ts";
 
+export const COLLECTION_STATES = ["requested", "collecting", "complete", "notified", "abandoned", "cancelled"] as const;
 /**
  * requested: its producer is being asked. collecting: parts may come. complete: all have come, and what follows runs. notified: the notification, if
  * the kind has one, was confirmed. abandoned and cancelled: it ended without all of its parts.
  */
-export const COLLECTION_STATES = ["requested", "collecting", "complete", "notified", "abandoned", "cancelled"] as const;
-/** The states of a collection. */
 export type CollectionState = (typeof COLLECTION_STATES)[number];
 
 /** Whether parts may still come. */
@@ -61,8 +60,11 @@ export interface SeriesRow {
   readonly bytes: number;
 }
 
+/** A state of a collection, and since when. */
 export interface Transition {
+  /** The state. */
   readonly state: CollectionState;
+  /** Since when, in milliseconds since 1970. */
   readonly at: number;
 }
 
@@ -88,12 +90,11 @@ export interface Part {
 
 export type PartPlace = Pick<Part, "collection" | "series" | "ordinal">;
 
-/**
- * accepted: stored now. duplicate: the same bytes were stored before. conflict: other bytes were, or the series has fewer parts; what was there
- * first stays. closed: the collection takes no parts any more. unknown: there is no such collection or series.
- */
 export const PUT_ANSWERS = ["accepted", "duplicate", "conflict", "closed", "unknown"] as const;
-/** What became of a part that was put. */
+/**
+ * What became of a part. accepted: stored now. duplicate: the same bytes were stored before. conflict: other bytes were, or the series has
+ * fewer parts; what was there first stays. closed: the collection takes no more parts. unknown: there is no such collection or series.
+ */
 export type PutAnswer = (typeof PUT_ANSWERS)[number];
 
 /** What a store knows about the place of a part before it is put. */
@@ -245,14 +246,19 @@ export function rangesText({ ranges, cut }: MissingOrdinals): string {
 export interface ParkedMessage {
   /** Made of what was parked, so that the same message is parked once. */
   readonly id: string;
+  /** The kind of collection that it came for. */
   readonly kind: string;
-  /** As far as the message names them. */
+  /** Its collection; null: it names none. */
   readonly collection: string | null;
+  /** Its series; null: it names none. */
   readonly series: string | null;
+  /** Its number within the series; null: it names none. */
   readonly ordinal: number | null;
+  /** Why it was parked, in words. */
   readonly reason: string;
-  /** Where its body is; null: it has none that could be kept. */
+  /** The key of its body in the blob store; null: it has none that could be kept. */
   readonly blob: string | null;
+  /** The size of its body in bytes. */
   readonly bytes: number;
 }
 

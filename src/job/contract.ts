@@ -9,7 +9,7 @@ import type { JobKey } from "./limits.ts";
 import type { Json, ResultMustBeJson, ResultOf } from "./json.ts";
 import type { Change } from "./transitions.ts";
 
-/** The run as a handler sees it, with the typed `enqueue`. */
+/** The second argument of a handler. */
 export interface TypedRun extends Omit<Run, "enqueue" | "enqueueMany"> {
   /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key. It is the same in every attempt, so a replay adds nothing. Pass your own ids for equal children of which only some are enqueued inside steps. */
   readonly enqueue: Enqueue;
@@ -33,11 +33,11 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
   readonly schema: StandardSchemaV1<In, Out> | null;
   /** Checks what the handler returns; null: any JSON. */
   readonly output: StandardSchemaV1<unknown, Result> | null;
-  /** What a job with this input counts against; null: its kind has no limits. */
+  /** @internal What a job with this input counts against; null: its kind has no limits. */
   readonly keysOf: ((input: never) => readonly JobKey[]) | null;
-  /** The key by which a job with this input takes turns with the others of its kind; null: they take none. */
+  /** @internal The key by which a job with this input takes turns with the others of its kind; null: they take none. */
   readonly fairOf: ((input: never) => JobKey) | null;
-  /** The kind's own backoff function; null if it has none. */
+  /** @internal The kind's own backoff function; null if it has none. */
   readonly backoff: ((failures: number, error: StoredError) => number) | null;
   #handler: ((input: never, run: Run) => unknown) | null = null;
 
@@ -72,14 +72,23 @@ export class JobContract<In = unknown, Out = In, Result = Json> {
     return this;
   }
 
-  /** What workers run; null if no handler is attached. */
+  /** @internal What workers run; null if no handler is attached. */
   get handler(): ((input: never, run: Run) => unknown) | null {
     return this.#handler;
   }
 }
 
+/** What a job, a batch, a request or a collection is known by. */
+export interface NamedKind {
+  /** The kind's name. */
+  readonly name: string;
+}
+
 /** A contract that the compiler knows by its name. */
-export type Named<Contract, Name extends string> = Contract & { readonly name: Name };
+export type Named<Contract, Name extends string> = Contract & {
+  /** The kind's name. */
+  readonly name: Name;
+};
 
 /** A contract whose types do not matter. */
 export type AnyContract = JobContract<never, never, unknown>;

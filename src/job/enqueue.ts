@@ -16,32 +16,54 @@ export interface EnqueueOptions {
   readonly priority?: number;
   /** Not before this moment of the store's clock: this machine's wall clock on SQLite, the server's on PostgreSQL. A change of that clock moves it. Default: at once. */
   readonly runAt?: Date;
-  /** Not before this long from now; instead of `runAt`. Kept as an instant of the store's clock, so a change of that clock shortens or extends it. */
+  /** Not before this long from now; instead of `runAt`. Kept as an instant of the store's clock, so a change of that clock shortens or extends it. Default: at once. */
   readonly delay?: Duration;
   /** It is cancelled, with the outcome "expired", if no attempt has begun within this time after it was due. "never" overrides the kind's own. Default: that of the kind; at most "3650d". */
   readonly expires?: Duration | "never";
-  /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. */
+  /** Unique among the unfinished jobs of the kind: a second enqueue returns the first job with `created: false`. 1 to 255 characters. Default: none. */
   readonly dedupeKey?: string;
-  /** As `dedupeKey`, and what is done if an unfinished job has the key: "keep" it (default); "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run again after it with the latest input. */
-  readonly dedupe?: { readonly key: string; readonly then?: "keep" | "replace" | "rerun" };
-  /** Runs when no further one with this key has come for `wait`, with the last input, and `max` after the first at the latest. Default of `max`: none. */
-  readonly debounce?: { readonly key: string; readonly wait: Duration; readonly max?: Duration };
-  /** Runs at once; further ones with this key become one, with the last input, that starts `every` after the start before it. */
-  readonly throttle?: { readonly key: string; readonly every: Duration };
+  /** As `dedupeKey`, with a choice of what happens to the unfinished job that has the key. Default: none. */
+  readonly dedupe?: {
+    /** Unique among the unfinished jobs of the kind. 1 to 255 characters. */
+    readonly key: string;
+    /** "keep" that job; "replace" its input if it has not begun; "rerun": replace it, or, if it has begun, run again after it with the latest input. Default "keep". */
+    readonly then?: "keep" | "replace" | "rerun";
+  };
+  /** Runs with the last input when no further job with this key has come for a while. Default: none. */
+  readonly debounce?: {
+    /** Jobs of the kind with this key become one. 1 to 255 characters. */
+    readonly key: string;
+    /** How long no further one must come. */
+    readonly wait: Duration;
+    /** It runs this long after the first at the latest. Default: no cap; not shorter than `wait`. */
+    readonly max?: Duration;
+  };
+  /** Runs at once. Further jobs with this key become one, with the last input. Default: none. */
+  readonly throttle?: {
+    /** Jobs of the kind with this key share the pace. 1 to 255 characters. */
+    readonly key: string;
+    /** The least time between two starts. */
+    readonly every: Duration;
+  };
   /** The trace context of the caller, as W3C `traceparent`: kept with the job and shown by `engine.get`. `outlive/otel` sets and reads it. Default: none. 1 to 255 characters. */
   readonly trace?: string;
 }
 
+/** Enqueues a job of a kind. */
 export type Enqueue = <In, Result = Json>(
   job: JobContract<In, never, Result> | JobContract<In, unknown, Result>,
   input: In,
   options?: EnqueueOptions,
 ) => Promise<Enqueued<Result>>;
 
+/** Enqueues many jobs of a kind. */
 export type EnqueueChildren = <In, Result = Json>(
   job: JobContract<In, never, Result> | JobContract<In, unknown, Result>,
   inputs: Iterable<In>,
-  options?: { readonly each?: (input: In, index: number) => EnqueueOptions },
+  options?: {
+    /** The options of each job. Default: none. */
+    readonly each?: (input: In, index: number) => EnqueueOptions;
+  },
 ) => Promise<JobId<Result>[]>;
 
 export const MAX_PRIORITY = 1_000;

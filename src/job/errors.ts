@@ -193,6 +193,7 @@ export class Interruption extends Error {
   }
 }
 
+/** Why a handler is asked to stop. */
 export type InterruptionReason = "lease-lost" | "timeout" | "cancelled" | "shutdown";
 
 /** What is kept of an error that a handler threw: text only, bounded, never the object. */

@@ -8,7 +8,7 @@ import type { Became, DedupePolicy, JobKey, LimitSettings } from "./limits.ts";
 import type { KeptWait } from "./waits.ts";
 
 export const JOB_STATES = ["queued", "running", "succeeded", "dead", "cancelled", "quarantined"] as const;
-/** The states of a job. */
+/** queued: it waits, or is due later. running: a worker holds it. It has ended as succeeded, dead (it failed for good), cancelled or quarantined. */
 export type JobState = (typeof JOB_STATES)[number];
 
 /** States that a job leaves only by an explicit, recorded retry. */
@@ -22,21 +22,20 @@ export function isTerminal(state: JobState): boolean {
 export interface Counters {
   /** Attempts that failed with an error. */
   readonly errors: number;
-  /** Deaths of a worker while this job was in flight. A new durable step sets it back. */
+  /** Deaths of a worker while this job was in flight. A new durable step resets it. */
   readonly crashes: number;
-  /** Those of the deaths in which nothing else that was suspect was in flight. Only these count toward quarantine. */
+  /** Deaths of a worker of which this job was the only suspect. Only these count toward quarantine. */
   readonly blamed: number;
   /** Attempts that ran out of time. */
   readonly timeouts: number;
   /** Releases at no cost: a shutdown, a lost lease, a claim whose answer was lost. */
   readonly interruptions: number;
-  /** Times that contact with its worker was lost and it is not yet known whether the worker died (losses.ts). A new durable step resets it. */
+  /** Times that contact with its worker was lost and it is not yet known whether the worker died. A new durable step resets it. */
   readonly losses: number;
 }
 
 export const NO_COUNTERS: Counters = { errors: 0, crashes: 0, blamed: 0, timeouts: 0, interruptions: 0, losses: 0 };
 
-/** How the latest attempt of a job ended. */
 export const OUTCOMES = [
   "succeeded",
   "failed",
@@ -51,20 +50,29 @@ export const OUTCOMES = [
   "expired",
   "removed",
 ] as const;
+/** How an attempt ended. */
 export type Outcome = (typeof OUTCOMES)[number];
 
+/** How often a job of a kind may fail in each way. */
 export interface Limits {
+  /** Attempts that end with an error. */
   readonly errors: number;
+  /** Attempts that pass their deadline. */
   readonly timeouts: number;
+  /** Deaths of a worker of which it was the only suspect. */
   readonly crashes: number;
 }
 
 /** What recovery does with a job whose worker died: count a crash and queue again, queue again uncounted, or give up. */
 export type CrashAction = "retry" | "requeue" | "fail";
 
+/** How long a job waits before its next attempt. */
 export interface Backoff {
+  /** How the delay grows after each failure. */
   readonly type: "exponential" | "linear";
+  /** The first delay, in ms. */
   readonly baseMs: number;
+  /** The longest delay, in ms. */
   readonly maxMs: number;
   /** Share of the delay that is random, 0 to 1. */
   readonly jitter: number;
@@ -72,14 +80,17 @@ export interface Backoff {
 
 /** Everything that a decision about a job of this kind needs. Kept in the store, so that any process decides the same. */
 export interface KindSettings {
+  /** The kind's name. */
   readonly name: string;
-  /** null: never overdue. */
+  /** How long an attempt may run, in ms; null: any time. */
   readonly timeoutMs: number | null;
-  /** Caps what heartbeats of the job can add to its deadline; null: no cap. */
+  /** The longest that an attempt may run, even if it calls `run.heartbeat()`, in ms; null: no cap. */
   readonly maxRuntimeMs: number | null;
-  /** How long after its deadline, or after a cancel, a handler may still end on its own. */
+  /** How long after its deadline, or after a cancel, a handler may still end on its own, in ms. */
   readonly graceMs: number;
+  /** How often a job may fail. */
   readonly limits: Limits;
+  /** How long it waits after a failure. */
   readonly backoff: Backoff;
   /** "resend" and "marked" are the actions of requests (requests.ts), and no option of a job. */
   readonly onCrash: CrashAction | "resend" | "marked";
@@ -87,7 +98,7 @@ export interface KindSettings {
   readonly keyed?: readonly LimitSettings[];
   /** The keys of its jobs take turns (`JobDraft.fair`). Once a program has declared it, the store keeps to it. Omitted: no. */
   readonly fair?: boolean;
-  /** How long its jobs may wait for their first attempt, unless an enqueue says otherwise. The store keeps it with each job. Omitted: any time. */
+  /** How long its jobs may wait for their first attempt, in ms, unless an enqueue says otherwise. The store keeps it with each job. Omitted: any time. */
   readonly expiresMs?: number;
   /** How long its finished jobs are kept, by the state in which they ended. What is omitted is kept as the engine's retention says. */
   readonly retention?: KindRetention;
@@ -133,6 +144,14 @@ export interface Enqueued<Result = Json> {
   readonly created: boolean;
   /** What was done to the job that holds the dedupe key. Omitted: nothing, or the job is new. */
   readonly became?: Exclude<Became, "kept">;
+}
+
+/** What many enqueues return. */
+export interface EnqueuedMany {
+  /** How many there were. */
+  readonly count: number;
+  /** How many of them are new. */
+  readonly created: number;
 }
 
 /** A job as a worker gets it with the claim. */
@@ -197,19 +216,24 @@ export interface JobInfo {
   readonly error: StoredError | null;
   /** Whether it was asked to stop while it ran. */
   readonly cancelRequested: boolean;
-  /** With how many suspects, itself included, it may run in one process; 0: with any number (isolation.ts). */
+  /** With how many suspects, itself included, it may run in one process; 0: with any number. */
   readonly together: number;
   /** The job that enqueued it with `run.enqueue`; null: none did. */
   readonly parent: string | null;
   /** What it waits for, if its latest attempt ended as waiting: "run.sleep#1", ... Null: nothing. */
   readonly waitsAt: string | null;
   /** What it counts against; empty: nothing. */
-  readonly keys: readonly { readonly limit: string; readonly key: string }[];
-  /** The key that has no room for it; null: it does not wait for one. `turn`: it waits for nothing but its key's turn among the others of a fair kind. */
-  readonly heldBy: { readonly limit: string; readonly key: string; readonly turn?: true } | null;
-  /** It is cancelled if no attempt has begun by then. Omitted: it does not expire, or has begun. */
+  readonly keys: readonly Pick<JobKey, "limit" | "key">[];
+  /** The key that has no room for it; null: it does not wait for one. */
+  readonly heldBy:
+    | (Pick<JobKey, "limit" | "key"> & {
+        /** It waits for nothing but its key's turn among the others of a fair kind. */
+        readonly turn?: true;
+      })
+    | null;
+  /** It is cancelled if no attempt has begun by then, in milliseconds since 1970. Omitted: it does not expire, or has begun. */
   readonly expiresAt?: number;
-  /** It is debounced, and is not postponed beyond this instant. Omitted: it is not debounced, or its store does not say. */
+  /** It is debounced, and is not postponed beyond this instant, in milliseconds since 1970. Omitted: it is not debounced, or its store does not say. */
   readonly latestAt?: number;
   /** Queued, and not claimed before it is known what happened to the workers with which contact was lost while they held it. */
   readonly waitsForResolution: boolean;
@@ -241,9 +265,13 @@ export interface HistoryEntry {
   readonly incident: string | null;
 }
 
+/** What one call of `run.log` wrote. */
 export interface LogLine {
+  /** When, in milliseconds since 1970. */
   readonly at: number;
+  /** The number of the attempt. */
   readonly attempt: number;
+  /** The text. */
   readonly message: string;
 }
 
@@ -257,11 +285,15 @@ export interface JobDetails extends JobInfo {
   readonly result: unknown;
   /** What it reported last by `run.progress`; null if nothing. */
   readonly progress: unknown;
-  /** The kept steps; `at` is in milliseconds since 1970. */
+  /** The kept steps. */
   readonly steps: readonly {
+    /** The step's name. */
     readonly name: string;
+    /** Its kept result. */
     readonly result: unknown;
+    /** When it was kept, in milliseconds since 1970. */
     readonly at: number;
+    /** The attempt that ran it. */
     readonly attempt: number;
   }[];
   /** What happened to it, oldest first. */

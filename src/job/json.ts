@@ -25,6 +25,7 @@ export type JsonOf<T> = T extends Json
 
 /** `T` itself if it may be a job's result: JSON, or nothing. The name of the other type is the message of the compiler. */
 export type ResultOf<T> = [T] extends [JsonOf<T> | void | undefined] ? T : ResultMustBeJson;
+/** What the compiler names where a result is not JSON. */
 export interface ResultMustBeJson {
   readonly "the result of a job is stored as JSON: no Date, Buffer, bigint, Map, Set or function in it": never;
 }

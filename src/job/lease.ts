@@ -3,11 +3,15 @@
 
 /** One attempt's authority over one job. */
 export interface Lease {
+  /** The name of the job's kind. */
   readonly kind: string;
+  /** The job's id. */
   readonly jobId: string;
   /** The store's own short name of the job's row. */
   readonly row: number;
+  /** The worker's id. */
   readonly worker: string;
+  /** The store's epoch at the claim. */
   readonly epoch: number;
   /** Grows with every claim of the job; also the number of the attempt. */
   readonly fence: number;

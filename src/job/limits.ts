@@ -5,10 +5,11 @@ import { ErrorCode, OutliveError } from "./errors.ts";
 
 /** A limit as it is declared. It applies to each of its keys; kinds that name the same limit share its keys. */
 export interface LimitSettings {
+  /** The limit's name. */
   readonly name: string;
   /** How many jobs of a key may run at once; null: any number. */
   readonly running: number | null;
-  /** The least time between two starts of a key, on average; null: no rate. */
+  /** The least time between two starts of a key, on average, in ms; null: no rate. */
   readonly intervalMs: number | null;
   /** How many may start at once after a pause. At least 1. */
   readonly burst: number;
@@ -43,15 +44,24 @@ export interface KeyState {
   readonly taken: number;
   /** Jobs that wait for its room; of a key by which a kind is fair, not those that only wait for its turn. */
   readonly held: number;
-  /** Since when, until when (in milliseconds since 1970) and why the key is paused; null if it is not. */
-  readonly paused: { readonly reason: string; readonly at: number; readonly until: number | null } | null;
+  /** Its pause; null if the key is not paused. */
+  readonly paused: {
+    /** Why. */
+    readonly reason: string;
+    /** Since when, in milliseconds since 1970. */
+    readonly at: number;
+    /** Until when, in milliseconds since 1970; null: until it is resumed. */
+    readonly until: number | null;
+  } | null;
   /** Until when nothing of the key starts, in milliseconds since 1970; null: it is not held off. */
   readonly heldOffUntil: number | null;
 }
 
 /** What one job counts against. */
 export interface JobKey {
+  /** The limit's name. */
   readonly limit: string;
+  /** The key. */
   readonly key: string;
   /** A number made of both, by which stores know the key. */
   readonly id: number;
@@ -279,7 +289,7 @@ class Room {
 
 // ---- fairness: the keys of a kind take turns
 //
-// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take just now (`gateRoom`), so that the
+// A job of a fair kind waits at the gate of its kind. A gate is a key whose room is what a worker can take now (`gateRoom`), so that the
 // order inside the ready index does not matter. Its keys stand in a ring, and each visit of the ring takes as many jobs of a
 // key as its weight: whatever others have queued, a key with one job waits for one round. A job that a limit has no room for waits at the door of that
 // limit, where keys take turns, too; when there is room it competes at the gate again. A ring is a position and nothing else: a process that is killed

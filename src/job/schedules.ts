@@ -7,24 +7,35 @@ import type { JobDraft } from "./job.ts";
 /** With what the ids of scheduled jobs begin: 31 hexadecimal digits follow. */
 export const SCHEDULED = "s";
 
-/** When a schedule has occurrences: by a cron pattern in a time zone, or at fixed distances counted from `from` (ms since 1970, UTC). */
+/** When a schedule has occurrences: by a cron pattern in a time zone, or at fixed distances. */
 export type Timing =
-  | { readonly cron: string; readonly zone: string }
-  | { readonly everyMs: number; readonly fromMs: number };
+  | {
+      /** The cron pattern. */
+      readonly cron: string;
+      /** Its time zone, by its IANA name. */
+      readonly zone: string;
+    }
+  | {
+      /** The distance between two occurrences, in ms. */
+      readonly everyMs: number;
+      /** The instant from which they are counted, in milliseconds since 1970. */
+      readonly fromMs: number;
+    };
 
 /** What a schedule of something else than a job enqueues: a job of this kind, which does it. */
 export interface ScheduledTarget {
+  /** The kind of that job. */
   readonly contract: AnyContract;
   /** The input of that job, made of what the schedule says. Throws or rejects if it does not fit. */
   readonly inputOf: (input: unknown) => unknown;
 }
 
-/** What is done with occurrences that no worker could fire in time. */
 export const MISSED_POLICIES = ["skip", "latest", "all"] as const;
+/** What is done with occurrences that no worker could fire in time. */
 export type MissedPolicy = (typeof MISSED_POLICIES)[number];
 
-/** What is done with an occurrence while the job of the one before has not ended. */
 export const OVERLAP_POLICIES = ["skip", "queue", "allow"] as const;
+/** What is done with an occurrence while the job of the one before has not ended. */
 export type OverlapPolicy = (typeof OVERLAP_POLICIES)[number];
 
 export interface Policies {
@@ -36,11 +47,15 @@ export interface Policies {
   readonly jitterMs: number;
 }
 
+/** The pause of a schedule. */
 export interface SchedulePause {
+  /** Why it is paused. */
   readonly reason: string;
+  /** Who paused it. */
   readonly by: string;
+  /** Since when, in milliseconds since 1970. */
   readonly at: number;
-  /** In ms of the store's clock; null: until it is resumed. */
+  /** Until when, in milliseconds since 1970 by the store's clock; null: until it is resumed. */
   readonly until: number | null;
 }
 

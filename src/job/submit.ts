@@ -32,7 +32,12 @@ export interface Submitted {
 /** A kind of batch as `batch()` makes it, as far as a submission has to know it. */
 export interface SubmittableBatch<In = unknown, Context = unknown> extends CuttableKind {
   /** How its rows are cut into blocks, and how many of them may fail. */
-  readonly settings: { readonly blockRows: number; readonly tolerance: Tolerance };
+  readonly settings: {
+    /** The maximum number of rows in a block. */
+    readonly blockRows: number;
+    /** How many rows may fail. */
+    readonly tolerance: Tolerance;
+  };
   /** The schema of a row; null if it has none. */
   readonly row: StandardSchemaV1<In, unknown> | null;
   /** The schema of the context; null if it has none. */

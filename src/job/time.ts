@@ -5,6 +5,7 @@ import { ErrorCode, OutliveError } from "./errors.ts";
 /** A timer that can be called off. Calling it off twice, or after it fired, does nothing. */
 export type CallOff = () => void;
 
+/** Where the time comes from. */
 export interface Clock {
   /** Wall clock in ms. Jumps; only for what people read and for what the store's own host compares with itself. */
   now(): number;

@@ -151,19 +151,21 @@ export function timeOut(job: JobView, kind: KindSettings, delayMs: number): Chan
     : queuedAgain(change(job, "timeOut", { ...counted, to: "queued", delayMs, reason: count }));
 }
 
+/** What recovery decides about a job. quarantine-row: only the guilty row of a block is quarantined, and the block continues. */
+export type CrashDecision =
+  | "retry"
+  | "requeue"
+  | "fail"
+  | "quarantine"
+  | "quarantine-row"
+  | "cancel"
+  | "lost"
+  | RequestDecision;
+
 /** What recovery decided about a job whose worker died, or with whose worker contact was lost. */
 export interface CrashVerdict {
   readonly change: Change;
-  /** quarantine-row: only the guilty row of a block is quarantined, and the block goes on. */
-  readonly decision:
-    | "retry"
-    | "requeue"
-    | "fail"
-    | "quarantine"
-    | "quarantine-row"
-    | "cancel"
-    | "lost"
-    | RequestDecision;
+  readonly decision: CrashDecision;
 }
 
 /**
@@ -223,7 +225,7 @@ function crashed(
   const spared = alone && counters.blamed >= kind.limits.crashes;
   const together = togetherAfter(job.counters, inFlight);
   const next = spared
-    ? `; not blamed, for ${deathsElsewhere} workers died meanwhile that did not hold it`
+    ? `; not blamed, because ${deathsElsewhere} workers that did not hold it died meanwhile`
     : willRun(together);
   const reason = `its worker died (crash ${counters.crashes}, ${counters.blamed} of ${kind.limits.crashes} alone)${next}`;
   return { decision: "retry", change: change(job, "crash", { ...counted, to: "queued", reason, together }) };
@@ -234,7 +236,7 @@ function quarantinedRow(queued: Change, { row, input }: BegunRow, error: StoredE
   const { line, input: value } = decodeBlock(input).rows[row]!;
   const guilty = { row, line, input: JSON.stringify(value), error, as: "quarantined" } as const;
   const rows = { succeeded: [], failed: [guilty], outputs: [] };
-  const reason = `${queued.reason}; the row of line ${line} was quarantined, the others go on`;
+  const reason = `${queued.reason}; the row of line ${line} was quarantined, the others continue`;
   return { decision: "quarantine-row", change: { ...queued, resets: true, reason, rows } };
 }
 
@@ -404,7 +406,7 @@ export function quarantine(job: JobView, what: readonly string[]): Change {
 
 /** What to do about a job of which a stored text is not what was written. */
 export const CORRUPT_HINT =
-  "Enqueue it again with the right input, or restore a backup; a retry is quarantined again as long as the damage is there. Look for more: outlive check --integrity.";
+  "Enqueue it again with the right input, or restore a backup; a retry is quarantined again as long as the damage is there. To find more: outlive check --integrity.";
 
 /**
  * An operator, or the program, does not want it any more. A running job is only asked to end: `endCancelled` does it. `parent`: the job with whose

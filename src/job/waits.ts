@@ -86,11 +86,13 @@ export class RetryLater extends Error {
 
 // From a call of `signal` to what is stored, and what came of it.
 
+/** Options of a signal. */
 export interface SentSignalOptions {
   /** Yours: sending it again with the same id adds nothing. Default: a new one. 1 to 255 characters. */
   readonly id?: string;
 }
 
+/** What came of a signal. */
 export interface SentSignal {
   /** False: a signal with this id was kept before. */
   readonly created: boolean;

@@ -119,28 +119,40 @@ export interface RecoveryReport {
    * Workers whose recovery failed in this pass; the next pass tries again. Jobs that failed individually are in
    * `recoveredJobs`.
    */
-  readonly failedRecoveries: readonly { readonly workerId: string; readonly error: string }[];
+  readonly failedRecoveries: readonly {
+    /** The worker's id. */
+    readonly workerId: string;
+    /** What went wrong, in words. */
+    readonly error: string;
+  }[];
 }
 
+/** What an open found out about the store. */
 interface ReportedStore {
   /** What the check found wrong. */
   readonly findings: readonly string[];
   /** What was repaired, and what was lost by it; null: nothing needed repair. */
   readonly repair: Repair | null;
-  /** When the newest change was made that survived a salvage; null: nothing was lost, or nothing is known. */
+  /** When the newest change was made that survived a salvage, in milliseconds since 1970; null: nothing was lost, or nothing is known. */
   readonly recoveryPointAt: number | null;
+  /** Rows that contradict each other. */
   readonly inconsistencies: readonly Inconsistency[];
   /**
    * What the store had to correct, or could not correct, as the store words it. The same facts are fields of this
    * object.
    */
   readonly remarks: readonly string[];
+  /** Whether to make a backup now, because the disk or the file may not be sound. */
   readonly backupRecommended: boolean;
 }
 
+/** A job that a lost worker held. */
 interface ReportedJob {
+  /** The job's id. */
   readonly jobId: string;
+  /** The name of its kind. */
   readonly kind: string;
+  /** What recovery decided. */
   readonly decision: string;
   /**
    * Worker deaths while the job was in flight, this one included. Only deaths while the job ran alone count toward
@@ -149,30 +161,47 @@ interface ReportedJob {
   readonly crashes: number;
   /** The kind's limit: `retry.crashes`. */
   readonly maxCrashes: number;
+  /** Whether the decision was written. */
   readonly success: boolean;
+  /** Why not; null: it was. */
   readonly error: string | null;
+  /** Its last kept step; null: none. */
   readonly lastStep: string | null;
-  /** When the job ran again; null: not yet, or never. */
+  /** When the job ran again, in milliseconds since 1970; null: not yet, or never. */
   readonly resumedAt: number | null;
 }
 
+/** A worker that was lost. */
 interface ReportedWorker {
+  /** The worker's id. */
   readonly workerId: string;
+  /** How it was lost. */
   readonly how: HowLost;
   /** What became of a worker that lost contact; null: not known yet, or its death was proven at once. */
   readonly resolution: Resolution | null;
+  /** What proves it, in words; null: nothing does. */
   readonly evidence: string | null;
+  /** The name of its host. */
   readonly host: string;
+  /** Its PID. */
   readonly pid: number;
+  /** The version of Outlive that it ran. */
   readonly version: string;
+  /** How long it had run, in ms. */
   readonly uptimeMs: number;
+  /** When its last heartbeat was written, in milliseconds since 1970. */
   readonly lastHeartbeatAt: number;
+  /** When the watcher last saw it alive, in milliseconds since 1970; null: never. */
   readonly lastSeenAliveAt: number | null;
+  /** When the loss was noticed, in milliseconds since 1970. */
   readonly detectedAt: number;
+  /** When its recovery ended, in milliseconds since 1970; null: not yet. */
   readonly recoveredAt: number | null;
-  /** When the last of its continuing jobs was running again; null: some are not yet. */
+  /** When the last of its continuing jobs ran again, in milliseconds since 1970; null: some do not yet. */
   readonly runningAgainAt: number | null;
+  /** How late its event loop was at the last heartbeat, in ms. */
   readonly loopLagMs: number;
+  /** The ids of the jobs that it held. */
   readonly jobIds: readonly string[];
 }
 

@@ -55,7 +55,7 @@ export function answeredBy({ request }: AnyRequest, { body }: Answer): Answered 
     value = JSON.parse(text);
     encodeJson(value, "The answer");
   } catch (thrown) {
-    return new Error(`the answer is not JSON that can be kept: ${(thrown as Error).message}`);
+    return new Error(`the response is not JSON that can be stored: ${(thrown as Error).message}`);
   }
   // What is stored is the schema's input; the callback gets its output.
   const kept = { body: value as Json, blob };
@@ -64,7 +64,7 @@ export function answeredBy({ request }: AnyRequest, { body }: Answer): Answered 
   const fits = ({ issues }: { readonly issues?: readonly { readonly message: string }[] | undefined }) =>
     issues
       ? new Error(
-          `the answer does not fit its schema: ${issues
+          `the response does not fit its schema: ${issues
             .slice(0, 5)
             .map(({ message }) => message)
             .join("; ")}`,

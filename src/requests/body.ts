@@ -4,16 +4,29 @@ import { Readable, type Transform } from "node:stream";
 import { promisify } from "node:util";
 import zlib from "node:zlib";
 
-/** Where large answers go. */
+/** Where large responses go. */
 export interface ResponseBlobs {
-  put(key: string, data: AsyncIterable<Uint8Array>): Promise<{ readonly size: number; readonly sha256: string }>;
+  /** Stores a blob. */
+  put(
+    key: string,
+    data: AsyncIterable<Uint8Array>,
+  ): Promise<{
+    /** Its size in bytes. */
+    readonly size: number;
+    /** The SHA-256 of its bytes, in hexadecimal. */
+    readonly sha256: string;
+  }>;
+  /** Deletes blobs. */
   delete(keys: readonly string[]): Promise<void>;
 }
 
 /** What stands for a body that was put in a blob. */
 export interface BlobBody {
+  /** Its name in the blob store. */
   readonly blob: string;
+  /** Its size in bytes. */
   readonly bytes: number;
+  /** The SHA-256 of its bytes, in hexadecimal. */
   readonly sha256: string;
 }
 
@@ -50,7 +63,7 @@ export function codingOf(header: string | undefined): Coding | null {
   const named = (header ?? "").toLowerCase().trim();
   if (named === "" || named === "identity") return null;
   if (Object.hasOwn(WHOLE, named)) return named as Coding;
-  throw new Undecodable(`the answer has the content-encoding ${JSON.stringify(named.slice(0, 100))}`);
+  throw new Undecodable(`the response has the content-encoding ${JSON.stringify(named.slice(0, 100))}`);
 }
 
 export async function decoded(data: Buffer, coding: Coding | null, max: number): Promise<Buffer> {
@@ -59,8 +72,8 @@ export async function decoded(data: Buffer, coding: Coding | null, max: number):
     return await WHOLE[coding](data, { maxOutputLength: max });
   } catch (thrown) {
     if ((thrown as { code?: string }).code === "ERR_BUFFER_TOO_LARGE")
-      throw new TooLarge(`the answer has more than ${max} bytes once it is decoded`);
-    throw new Undecodable(`the answer can't be decoded as ${coding}: ${(thrown as Error).message}`);
+      throw new TooLarge(`the response has more than ${max} bytes once it is decoded`);
+    throw new Undecodable(`the response can't be decoded as ${coding}: ${(thrown as Error).message}`);
   }
 }
 
@@ -100,7 +113,7 @@ async function* limited(source: AsyncIterable<Uint8Array>, max: number): AsyncGe
   let bytes = 0;
   for await (const chunk of source) {
     bytes += chunk.length;
-    if (bytes > max) throw new TooLarge(`the answer has more than ${max} bytes`);
+    if (bytes > max) throw new TooLarge(`the response has more than ${max} bytes`);
     yield chunk;
   }
 }

@@ -9,6 +9,7 @@ import type { JobKey } from "../job/limits.ts";
 import type { IfUnknown } from "../job/requests.ts";
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { AddressRule } from "./addresses.ts";
+import type { BlobBody } from "./body.ts";
 import type { RetryPolicy } from "./outcome.ts";
 import type { Secret } from "./secrets.ts";
 import type { Signer } from "./sign.ts";
@@ -18,37 +19,37 @@ export type Method = "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "QUERY" | "
 
 /** What is sent. Made by `send` at each attempt and never stored. */
 export interface Sent {
-  /** http or https, without user and password. */
+  /** The address: http or https, without user and password. */
   readonly url: string | URL;
-  /** Values are ASCII texts or secrets. Headers of the connection itself are refused. */
+  /** Headers by name. Values are ASCII texts or secrets. Headers of the connection itself are refused. Default: none. */
   readonly headers?: Readonly<Record<string, string | Secret>>;
-  /** Added to the query of the URL. */
+  /** Added to the query of the URL. Default: nothing. */
   readonly query?: Readonly<Record<string, string | number | boolean | Secret>>;
-  /** The body: JSON, a form, or a text or bytes as they are. At most one of the three. */
+  /** The body as JSON. At most one of `json`, `form` and `body`. */
   readonly json?: unknown;
   /** The body as the fields of a form. */
   readonly form?: Readonly<Record<string, string>>;
   /** The body as it is. */
   readonly body?: string | Uint8Array;
-  /** Signs it: `standardWebhooks(secret("NAME"))`, or a function of your own. */
+  /** Signs it: `standardWebhooks(secret("NAME"))`, or your own function. Default: no signature. */
   readonly sign?: Signer;
 }
 
-/** The answer, as `onResponse` gets it. */
+/** The response, as `onResponse` gets it. */
 export interface ResponseOf<In = Json, Body = Json> {
   /** The status code. */
   readonly status: number;
-  /** Names in lower case. Of a name that came twice all values, joined by a comma; `set-cookie` is not kept. */
+  /** By name in lower case. The values of a name that came twice are joined by a comma; `set-cookie` is not kept. */
   readonly headers: Readonly<Record<string, string>>;
-  /** Null if it is in a blob, or if it was not asked for. */
+  /** The body; null if it is in a blob, or if the kind ignores it. */
   readonly body: Body;
   /** Where a large body is, until this callback has succeeded; null: it is in `body`. */
-  readonly blob: { readonly blob: string; readonly bytes: number; readonly sha256: string } | null;
+  readonly blob: BlobBody | null;
   /** The input of the request. */
   readonly input: In;
   /** The id of the request, which is the id of its job. */
   readonly requestId: string;
-  /** How often it was claimed, up to this answer. */
+  /** How often it was claimed, up to this response. */
   readonly attempts: number;
   /** When it was sent, in milliseconds since 1970. */
   readonly sentAt: number;
@@ -58,7 +59,7 @@ export interface ResponseOf<In = Json, Body = Json> {
   readonly redirects: number;
 }
 
-/** Why a request ended without an accepted answer. */
+/** Why a request ended without an accepted response. */
 export type RequestFault =
   | "status"
   | "network"
@@ -75,9 +76,9 @@ export interface RequestFailure<In = Json> {
   readonly is: RequestFault;
   /** What happened, in words. */
   readonly message: string;
-  /** Of an answer; null: there was none. */
+  /** The status code; null: there was no response. */
   readonly status: number | null;
-  /** The beginning of the answer's body as text, at most 4 KB; null: there was none. */
+  /** The beginning of the response's body as text, at most 4 KB; null: there was none. */
   readonly body: string | null;
   /** The request's input. */
   readonly input: In;
@@ -87,7 +88,7 @@ export interface RequestFailure<In = Json> {
   readonly attempts: number;
 }
 
-/** What `onUnknown` gets: it was sent, and nobody knows what became of it. */
+/** What `onUnknown` gets: a request that was sent, and whose outcome is not known. */
 export interface UnknownOutcome<In = Json> {
   /** The request's input. */
   readonly input: In;
@@ -103,13 +104,26 @@ export interface UnknownOutcome<In = Json> {
   readonly idempotencyKey: string | null;
 }
 
-/** What `onUnknown` decides: send it again, fail it, or this is what was answered. */
-export type UnknownDecision = "resend" | "fail" | { readonly status: number; readonly body: Json };
+/** What `onUnknown` decides: send it again, fail it, or use this as its response. */
+export type UnknownDecision =
+  | "resend"
+  | "fail"
+  | {
+      /** The status code. */
+      readonly status: number;
+      /** The body. */
+      readonly body: Json;
+    };
 
+/** How long each part of a call may take, in ms. */
 export interface Timeouts {
+  /** The connection. */
   readonly connectMs: number;
+  /** The headers of the response. */
   readonly headersMs: number;
+  /** Its body. */
   readonly bodyMs: number;
+  /** All together. */
   readonly totalMs: number;
 }
 
@@ -162,7 +176,7 @@ export interface CallbackKinds {
   readonly unknown: Callback;
 }
 
-/** What a request comes to where nothing handles its answer. */
+/** The result of a request. */
 export interface RequestResult {
   /** The status code. */
   readonly status: number;
@@ -175,11 +189,11 @@ export interface RequestResult {
 /** A kind of request, made by `request()`. */
 export class RequestContract<In = unknown, Out = In, Body = Json> extends JobContract<In, Out, RequestResult> {
   readonly [REQUEST] = true;
-  /** Its options, checked and with their defaults. */
+  /** @internal Its options, checked and with their defaults. */
   readonly request: RequestSettings;
-  /** Makes the request of an input. */
+  /** @internal Makes the request of an input. */
   readonly send: (input: never) => Sent;
-  /** The kinds of its callbacks, each a job of its own. */
+  /** @internal The kinds of its callbacks, each a job of its own. */
   readonly callbacks: CallbackKinds;
 
   /** @internal */
@@ -209,7 +223,7 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
     );
   }
 
-  /** Runs when an accepted answer came: a job of its own, written in the transaction that ends the request. Call it once. */
+  /** Runs when an accepted response came: a separate job, written in the transaction that ends the request. Call it once. */
   onResponse(handler: (response: ResponseOf<Out, Body>, run: TypedRun) => void | Promise<void>): this {
     this.callbacks.response.handle(async (stored: ResponseOf<Json, Json>, run: TypedRun) => {
       const { response } = this.request;
@@ -220,7 +234,7 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
     return this;
   }
 
-  /** Runs when the request has failed for good: a job of its own, written in the transaction that ends the request. Call it once. */
+  /** Runs when the request has failed for good: a separate job, written in the transaction that ends the request. Call it once. */
   onError(handler: (failure: RequestFailure<Out>, run: TypedRun) => void | Promise<void>): this {
     this.callbacks.error.handle(async (stored: RequestFailure, run: TypedRun) => {
       // An input that its schema refused is shown as it is.
@@ -230,7 +244,7 @@ export class RequestContract<In = unknown, Out = In, Body = Json> extends JobCon
     return this;
   }
 
-  /** Decides about a request that was sent and whose outcome is not known (`ifUnknown: "ask"`): a job of its own, for which the request waits. Call it once. */
+  /** Decides about a request that was sent and whose outcome is not known (`ifUnknown: "ask"`): a separate job, for which the request waits. Call it once. */
   onUnknown(
     handler: (unknown: UnknownOutcome<Out>, run: TypedRun) => UnknownDecision | Promise<UnknownDecision>,
   ): this {

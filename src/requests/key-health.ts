@@ -44,7 +44,7 @@ export class KeyHealth {
     const isSpent = isLong || (disable.failures !== null && failures >= disable.failures);
     if (!isGone && !isSpent) return;
     const reason = isGone
-      ? `the endpoint answered ${(came as { status: number }).status}`
+      ? `the endpoint returned ${(came as { status: number }).status}`
       : isLong
         ? `request ${attempt.id} has failed for ${humanMs(now - since)}`
         : `${failures} failures in a row of request ${attempt.id}`;

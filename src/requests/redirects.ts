@@ -5,7 +5,9 @@ import { checkedUrl } from "./rendered.ts";
 import type { RequestSettings } from "./contract.ts";
 import type { Answer, NoAnswer } from "./wire.ts";
 
+/** A request, or a redirect of it. */
 export interface Hop {
+  /** What is sent. */
   readonly request: Rendered;
   /** How many came before it. */
   readonly redirects: number;

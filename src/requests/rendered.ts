@@ -7,15 +7,21 @@ import { VERSION } from "../platform/identity.ts";
 import type { RequestSettings, Sent } from "./contract.ts";
 import { Secret, type Secrets } from "./secrets.ts";
 
+/** A request as it goes out. */
 export interface Rendered {
+  /** Its address. */
   readonly url: URL;
+  /** Its method, in capitals. */
   readonly method: string;
+  /** Its headers; names are in lower case. */
   readonly headers: Readonly<Record<string, string>>;
+  /** Its body; null: none. */
   readonly body: Buffer | null;
+  /** Its idempotency key; null: none. */
   readonly idempotencyKey: string | null;
 }
 
-/** Of whom the request is. */
+/** Which job and attempt the request belongs to. */
 export interface Origin {
   readonly kind: string;
   readonly jobId: string;

@@ -165,7 +165,7 @@ export class OneRequest {
     // The next attempt finds the mark, if this one was sent.
     if (why === "lease-lost") return new EndsWith(transitions.release(this.#view, "its worker lost the lease"));
     if (sent && ifUnknown !== "resend")
-      return this.unknown(this.attempt.attempt, "its worker stopped while it waited for the answer");
+      return this.unknown(this.attempt.attempt, "its worker stopped while it waited for the response");
     if (why === "timeout") return this.failed("timeout", new Error("the attempt passed its deadline"), false);
     return new EndsWith(
       transitions.release(

@@ -87,7 +87,7 @@ export class RequestWorker {
     if (blobMax !== null && this.#deps.blobs === null)
       throw new OutliveError(
         ErrorCode.optionInvalid,
-        `The request ${contract.name} keeps large answers in blobs, and this worker has no blob store.`,
+        `The request ${contract.name} keeps large responses in blobs, and this worker has no blob store.`,
         'Pass one to open(), for instance `blobs: "./blobs"`.',
         { kind: contract.name },
       );

@@ -84,7 +84,7 @@ async function mark(run: RequestAttempt, name: string): Promise<void> {
     // The attempt before this one ended the job for it, and a person has retried the job since: that is the decision to send it.
     const isRetried = lastOutcome === "failed" && own.some((step) => step.name === unknownMark(run.attempt - 1));
     if (!isRetried)
-      throw await unknown(run, name, `attempt ${sentBy} of the job sent it and did not live to see the answer`);
+      throw await unknown(run, name, `attempt ${sentBy} of the job sent it and ended before the response came`);
     await forget(run, name, sentBy);
   }
   await run.step(`${name} ${sentMark("fail", run.attempt)}`, () => null);

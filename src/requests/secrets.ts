@@ -31,7 +31,13 @@ export class Secret {
 }
 
 /** A secret by its name in `open({ secrets })`. `prefix` comes before its value: `secret("TOKEN", { prefix: "Bearer " })`. */
-export function secret(name: string, options: { readonly prefix?: string } = {}): Secret {
+export function secret(
+  name: string,
+  options: {
+    /** What precedes the value. Default: nothing. */
+    readonly prefix?: string;
+  } = {},
+): Secret {
   if (typeof name === "string" && name.length > 0 && name.length <= 255) return new Secret(name, options.prefix ?? "");
   throw new OutliveError(
     ErrorCode.optionInvalid,

@@ -149,14 +149,14 @@ export class Sending implements Dispatcher.DispatchHandler {
     if (this.#hasEnded) return;
     if (status < 200) {
       if (++this.#informational > MAX_INFORMATIONAL)
-        this.#stop(controller, "network", "the server sends informational answers without an end");
+        this.#stop(controller, "network", "the server sends informational responses without end");
       return;
     }
     this.#status = status;
     this.#headers = headers;
     const length = Number(headers["content-length"] ?? 0);
     if (length > this.#limit && !this.#options.ignoreBody)
-      this.#stop(controller, "too-large", `the answer has ${length} bytes, at most ${this.#limit} are taken`);
+      this.#stop(controller, "too-large", `the response has ${length} bytes, at most ${this.#limit} are accepted`);
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
@@ -164,7 +164,7 @@ export class Sending implements Dispatcher.DispatchHandler {
     const { ignoreBody, maxResponse, blobs } = this.#options;
     this.#bytes += chunk.length;
     if (this.#bytes > this.#limit)
-      return this.#stop(controller, "too-large", `the answer has more than ${this.#limit} bytes`);
+      return this.#stop(controller, "too-large", `the response has more than ${this.#limit} bytes`);
     if (ignoreBody) return;
     if (this.#upload) {
       if (!this.#upload.push(chunk)) controller.pause();

@@ -74,7 +74,7 @@ const DAY_MS = 86_400_000;
 export class ScheduleDeclaration {
   /** The schedule's name. */
   readonly name: string;
-  /** The kind of job that it enqueues. */
+  /** @internal The kind of job that it enqueues. */
   readonly contract: AnyContract;
   /** When it fires, and with which input. */
   readonly options: ScheduleOptions<never>;
@@ -89,7 +89,7 @@ export class ScheduleDeclaration {
     this.options = options;
   }
 
-  /** The job of one occurrence. */
+  /** @internal The job of one occurrence. */
   async draft(at: number): Promise<Omit<JobDraft, "id">> {
     const { input } = this.options as ScheduleOptions<unknown>;
     const value =
@@ -102,6 +102,7 @@ export class ScheduleDeclaration {
 
 /** A batch or a collection. */
 export interface Schedulable {
+  /** What a schedule of it enqueues. */
   readonly scheduled: ScheduledTarget;
 }
 
@@ -133,6 +134,7 @@ export type Scheduling<In> =
 
 /** A batch or a collection, by the input of its schedule. */
 export interface ScheduledWith<In> extends Schedulable {
+  /** For the compiler only: the input of its schedule. */
   readonly scheduledWith?: In;
 }
 

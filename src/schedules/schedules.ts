@@ -4,8 +4,19 @@ import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/a
 import type { AnyContract } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
-import type { Enqueued, JobDraft } from "../job/job.ts";
-import { occurrencesIn, pausedRow, resumedRow, type ScheduleRow, setRow, type Timing } from "../job/schedules.ts";
+import type { Enqueued, EnqueuedMany, JobDraft } from "../job/job.ts";
+import {
+  type MissedPolicy,
+  occurrencesIn,
+  type OverlapPolicy,
+  pausedRow,
+  resumedRow,
+  type SchedulePause,
+  type ScheduleRow,
+  setRow,
+  type SkipReason,
+  type Timing,
+} from "../job/schedules.ts";
 import { type Duration, durationMs } from "../job/time.ts";
 import type { PlannedJob, Schedules } from "../stores/schedules.ts";
 import { calendarFor } from "./calendar.ts";
@@ -28,11 +39,11 @@ export interface ScheduleInfo {
   /** When it fires: a cron expression with its zone, or an interval. */
   readonly timing: Timing;
   /** What becomes of occurrences that no worker could fire in time. */
-  readonly missed: ScheduleRow["missed"];
+  readonly missed: MissedPolicy;
   /** How late a missed occurrence may still be fired, in milliseconds. */
   readonly withinMs: number;
   /** What becomes of an occurrence whose predecessor has not ended. */
-  readonly overlap: ScheduleRow["overlap"];
+  readonly overlap: OverlapPolicy;
   /** The maximum random delay of an occurrence, in milliseconds. */
   readonly jitterMs: number;
   /** The next occurrence, in milliseconds since 1970; null: it is paused without an end, or has none. */
@@ -41,19 +52,14 @@ export interface ScheduleInfo {
   readonly lastAt: number | null;
   /** The job of the latest occurrence. */
   readonly lastJob: string | null;
-  /** How many occurrences were enqueued, and how many were not, by the reason. */
+  /** How many occurrences were enqueued. */
   readonly fired: number;
   /** How many occurrences were skipped, and why. */
-  readonly skipped: ScheduleRow["skipped"];
-  /** Since when, until when (in milliseconds since 1970) and why it is paused; null if it is not. */
-  readonly paused: {
-    readonly reason: string;
-    readonly by: string;
-    readonly at: number;
-    readonly until: number | null;
-  } | null;
+  readonly skipped: Readonly<Record<SkipReason, number>>;
+  /** Its pause; null if it is not paused. */
+  readonly paused: SchedulePause | null;
   /** "code": programs declare it. "api": it was set at run time. */
-  readonly origin: ScheduleRow["origin"];
+  readonly origin: "code" | "api";
   /** Whether the program of a live worker declares it. Always true for one that was set at run time. */
   readonly declared: boolean;
   /** Its input is a function: only workers that declare it fire it. */
@@ -110,7 +116,7 @@ export class ScheduleClient {
     this.#deps = deps;
   }
 
-  /** Adds a schedule of a job, a request, a batch or a collection, or changes the one of this name. Takes effect at once. With the timing that it has, its next occurrence stays. */
+  /** Adds a schedule of a job, a request, a batch or a collection, or changes the one of this name. Takes effect at once. If its timing does not change, neither does its next occurrence. */
   async set<In>(
     name: string,
     scheduled: Scheduling<In>,
@@ -150,7 +156,13 @@ export class ScheduleClient {
   }
 
   /** The latest jobs of a schedule, the newest occurrence first. */
-  async jobs(name: string, options: { readonly limit?: number } = {}): Promise<readonly PlannedJob[]> {
+  async jobs(
+    name: string,
+    options: {
+      /** At most this many. */
+      readonly limit?: number;
+    } = {},
+  ): Promise<readonly PlannedJob[]> {
     assertKey(name, "The schedule's name");
     return this.#deps.schedules.fired(name, Math.min(1_000, Math.max(1, options.limit ?? 50)));
   }
@@ -208,12 +220,7 @@ export class ScheduleClient {
   }
 
   /** Enqueues the occurrences from `from` to `to`, both included, that were not enqueued before. At most 10,000. */
-  async backfill(
-    name: string,
-    from: Date,
-    to: Date,
-    by: By = {},
-  ): Promise<{ readonly count: number; readonly created: number }> {
+  async backfill(name: string, from: Date, to: Date, by: By = {}): Promise<EnqueuedMany> {
     const entry = this.#entry("backfill", name, by);
     const row = await this.#row(name);
     const calendar = await calendarFor([row.timing]);
@@ -249,7 +256,13 @@ export class ScheduleClient {
   }
 
   /** Removes schedules that programs declared once, and none of a live worker declares now. Returns their names. With `dryRun` it removes nothing. */
-  async prune({ dryRun = false, ...by }: { readonly dryRun?: boolean } & By = {}): Promise<readonly string[]> {
+  async prune({
+    dryRun = false,
+    ...by
+  }: {
+    /** Removes nothing. Default false. */
+    readonly dryRun?: boolean;
+  } & By = {}): Promise<readonly string[]> {
     const names: string[] = [];
     for (const { name, origin, declared } of await this.list()) {
       if (origin !== "code" || declared) continue;

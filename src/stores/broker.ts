@@ -1,22 +1,35 @@
 // The port of message brokers: what collections and consumers of notifications ask of one. A broker carries messages; what they mean is decided
 // by the caller. Nothing is acknowledged to the broker before the caller's promise has resolved.
+import type { NamedKind } from "../job/contract.ts";
 import type { Json } from "../job/json.ts";
 
 /** Where a message goes: a queue by its name, or an exchange with a routing key. */
-export type PublishTarget = string | { readonly exchange: string; readonly routingKey: string };
+export type PublishTarget =
+  | string
+  | {
+      /** The name of the exchange. */
+      readonly exchange: string;
+      /** The routing key. */
+      readonly routingKey: string;
+    };
 
 /** Options of a message to be published. */
 export interface PublishOptions {
   /** Further headers. Default: none. */
   readonly headers?: Readonly<Record<string, string | number>>;
-  /** Default: the one that the caller's job makes, the same in every attempt. */
+  /** Its id. Default: the one that the caller's job makes, the same in every attempt. */
   readonly messageId?: string;
 }
 
+/** A message to be published. */
 export interface OutgoingMessage {
+  /** Where it goes. */
   readonly target: PublishTarget;
+  /** Its body. */
   readonly body: Json | Uint8Array;
+  /** Its message id. */
   readonly messageId: string;
+  /** Its headers. */
   readonly headers: Readonly<Record<string, string | number>>;
 }
 
@@ -29,32 +42,46 @@ export type Wire = {
   /** The routing key of parts. */
   readonly part: string;
   /** The queues behind them. */
-  readonly queues: { readonly header: string; readonly part: string };
+  readonly queues: {
+    /** The queue of headers. */
+    readonly header: string;
+    /** The queue of parts. */
+    readonly part: string;
+  };
 };
 
 /** A message as a broker delivers it. */
 export interface Delivery {
+  /** Its body. */
   readonly body: Uint8Array;
+  /** Its headers. */
   readonly headers: Readonly<Record<string, unknown>>;
+  /** Its message id; null: it has none. */
   readonly messageId: string | null;
   /** How often it was delivered before. */
   readonly redelivered: number;
-  /** Whence a message was dead-lettered, and why; null: it was not. */
-  readonly died: { readonly queue: string; readonly reason: string } | null;
+  /** Where and why it was dead-lettered; null: it was not. */
+  readonly died: {
+    /** The queue that it was in. */
+    readonly queue: string;
+    /** The broker's reason. */
+    readonly reason: string;
+  } | null;
 }
 
 /**
  * What becomes of a delivery. ack: it is done. requeue: later, or elsewhere. isolate: the broker moves it to the parked queue of its kind, where messages are
- * handled one at a time. keep: it stays in hand, unanswered, until this process ends.
+ * handled one at a time. keep: it stays unacknowledged until this process ends.
  */
 export type Verdict = "ack" | "requeue" | "isolate" | "keep";
 
 /** What a broker delivers to. */
 export interface Consumer {
+  /** The name of the queue. */
   readonly queue: string;
   /** The kind that it belongs to: while the broker refuses the queues of that kind, it is not consumed. */
   readonly kind: string;
-  /** How many deliveries may be in hand at once. */
+  /** How many deliveries may be unacknowledged at once. */
   readonly prefetch: number;
   /** For this long a message that was delivered before waits for what comes from other queues. Default: by how often that was. */
   readonly restMs?: number;
@@ -64,18 +91,29 @@ export interface Consumer {
 
 /** How a kind of collection is wired. */
 export interface WiredKind {
+  /** The kind's name. */
   readonly kind: string;
+  /** Whether its collections share queues. */
   readonly queues: "shared" | "per-collection";
 }
 
+/** A queue whose messages become jobs. */
+export interface ConsumedQueue {
+  /** The name of the queue. */
+  readonly queue: string;
+  /** The kind of the jobs. */
+  readonly kind: NamedKind;
+}
+
+/** A message broker. Made by `rabbitmq()`. */
 export interface Broker {
   /** Where it is, for messages and logs. Never holds a secret. */
   readonly place: string;
   /** Further queues whose messages become jobs, with the names of their kinds. */
-  readonly consumes: readonly { readonly queue: string; readonly kind: { readonly name: string } }[];
+  readonly consumes: readonly ConsumedQueue[];
   /** Resolves when the broker has confirmed the message and it was routed to a queue. */
   publish(message: OutgoingMessage): Promise<void>;
-  /** The names for a collection of this kind. Made, not asked. */
+  /** Where the producer of a collection sends. Asks no server. */
   wire(kind: WiredKind, collection: string): Wire;
   /** Makes the queues of one collection, if it has its own. */
   prepare(kind: WiredKind, collection: string): Promise<void>;
@@ -83,9 +121,11 @@ export interface Broker {
   discard(kind: WiredKind, collection: string): Promise<void>;
   /** Consumes until it is stopped. Connects, declares what these kinds need, and does both again after a loss, without a limit. */
   startConsuming(kinds: readonly WiredKind[], news: (news: BrokerNews) => void): Consumption;
+  /** Closes its connections. Messages that are not acknowledged are delivered again. */
   close(): Promise<void>;
 }
 
+/** What consumes until it is stopped. */
 export interface Consumption {
   /** From now on exactly these are consumed. */
   set(consumers: readonly Consumer[]): void;
@@ -93,8 +133,10 @@ export interface Consumption {
   stop(): Promise<void>;
 }
 
+/** A change of the connection to a broker. */
 export interface BrokerNews {
   /** refused: the broker is there, and refuses the queues of one kind, or to let one be consumed; the others are consumed. */
   readonly state: "connected" | "lost" | "refused";
+  /** What happened, in words. */
   readonly text: string;
 }

@@ -108,9 +108,13 @@ export interface CollectionFilter {
   readonly state?: CollectionState;
 }
 
+/** How many collections of a kind are in a state. */
 export interface CollectionCount {
+  /** The kind's name. */
   readonly kind: string;
+  /** The state. */
   readonly state: CollectionState;
+  /** How many. */
   readonly count: number;
 }
 

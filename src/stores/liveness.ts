@@ -30,17 +30,24 @@ export type WorkerCheck = (worker: WorkerRow) => ProcessState;
 
 /** A worker as it registers. The id is unique per boot: host, boot, pid, start time and a random part. */
 export interface WorkerRecord extends ProcessKey {
+  /** The worker's id. */
   readonly id: string;
+  /** The name of its host. */
   readonly host: string;
   /**
-   * The id this process worked under before its work was taken; null: this is its first. Resolves that loss
-   * (losses.ts).
+   * The id this process worked under before its work was taken; null: this is its first. Resolves that
+   * loss.
    */
   readonly predecessor: string | null;
+  /** The version of Outlive that it runs. */
   readonly version: string;
+  /** Its lease, in ms. */
   readonly leaseMs: number;
+  /** How many jobs it runs at once. */
   readonly concurrency: number;
+  /** The names of the kinds that it runs. */
   readonly kinds: readonly string[];
+  /** Its liveness lock. */
   readonly lock: LockEvidence;
 }
 
@@ -79,9 +86,11 @@ export function isProof(how: HowLost): boolean {
 
 /** How a death, or a loss of contact, was detected. */
 export interface Death {
+  /** How it was lost. */
   readonly how: HowLost;
-  /** Store clock in ms; null: the watcher never saw it alive. */
+  /** When the watcher last saw it alive, in milliseconds since 1970; null: never. */
   readonly lastSeenAliveAt: number | null;
+  /** When the loss was noticed, in milliseconds since 1970. */
   readonly detectedAt: number;
   /** What else is known: an exit code, a signal, the worker's last word. */
   readonly evidence: string | null;
@@ -127,7 +136,7 @@ export interface Liveness {
   /** For how many more ms no worker is declared dead because the store was unavailable a moment ago; 0: no wait. */
   holdMs?(): number;
   /**
-   * Whether a lock is missing just now, for less than `contact`. It is then checked again soon, whichever process
+   * Whether a lock is missing now, for less than `contact`. It is then checked again soon, whichever process
    * checks all workers.
    */
   isWaitingForContact?(): boolean;
@@ -158,10 +167,13 @@ export interface LivenessTimes {
 // What identifies one process among all processes of one boot. A pid alone does not: it is reused, and it names another process in every
 // PID namespace.
 
+/** What identifies a process. */
 export interface ProcessKey {
+  /** The id of its host's boot. */
   readonly bootId: string;
   /** The PID namespace to which `pid` belongs; null: not known, so the pid proves nothing. */
   readonly namespace: string | null;
+  /** Its PID. */
   readonly pid: number;
   /** When the kernel started the process, in clock ticks since the boot; null: not known, or not comparable. */
   readonly startTicks: string | null;

@@ -424,7 +424,7 @@ export function closed(): OutliveError {
 export function readOnlyError(what: string): OutliveError {
   return new OutliveError(
     ErrorCode.storeReadOnly,
-    `The store was opened with readOnly, so that nothing can ${what}.`,
+    `The store was opened with readOnly, so nothing can ${what}.`,
     "Nothing was written. Open it without readOnly to change it.",
   );
 }

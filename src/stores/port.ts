@@ -9,7 +9,7 @@ import type { HeldSuspects, InFlight } from "../job/isolation.ts";
 import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings } from "../job/job.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { JobKey } from "../job/limits.ts";
-import { afterChange, type Change, type CrashVerdict, type JobView } from "../job/transitions.ts";
+import { afterChange, type Change, type CrashDecision, type JobView } from "../job/transitions.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { Batches } from "./batches.ts";
 import type { Schedules } from "./schedules.ts";
@@ -176,11 +176,13 @@ export interface HeldLease {
   readonly counters: Counters;
 }
 
+/** Which workers are read. */
 export interface WorkerQuery {
   /** Workers at work or being recovered (default); ended workers that still hold jobs; or every worker whose row is kept, which may be all deaths and deploys of months. */
   readonly which?: "present" | "leftBehind" | "all";
   /** Only ids greater than this one. */
   readonly after?: string;
+  /** At most this many. Default: all. */
   readonly limit?: number;
   /** With the ids of the jobs that each of them holds, at most this many. Read from the rows of jobs, for people. */
   readonly heldIds?: number;
@@ -213,12 +215,17 @@ export interface Settlement {
 
 /** The fence did not hold: what the row says now. Nothing was changed; the store has counted and recorded it. */
 export interface Stale {
+  /** The attempt that tried to write. */
   readonly lease: Lease;
   /** What was tried: "succeed", "step render", ... */
   readonly tried: string;
+  /** The job's state now. */
   readonly state: JobState | "missing";
+  /** The worker of its latest attempt; null: none. */
   readonly worker: string | null;
+  /** The epoch of its latest attempt. */
   readonly epoch: number;
+  /** The number of its latest attempt. */
   readonly fence: number;
 }
 
@@ -415,7 +422,7 @@ export interface Verdict {
   readonly job: HeldJob;
   /** Whether it was the only suspect of its dead worker (isolation.ts). */
   readonly alone: boolean;
-  readonly decision: CrashVerdict["decision"] | "none";
+  readonly decision: CrashDecision | "none";
   /** Null: no decision could be made. The job stays as it is. */
   readonly change: Change | null;
   /** Why not. */
@@ -448,16 +455,25 @@ export interface TakeBackAnswer {
 
 /** What an incident keeps of one job. */
 export interface RecoveredJob {
+  /** The job's id. */
   readonly jobId: string;
+  /** The name of its kind. */
   readonly kind: string;
-  readonly decision: Verdict["decision"];
+  /** What was decided. none: nothing could be. */
+  readonly decision: CrashDecision | "none";
+  /** How its attempts ended, this one included. */
   readonly counters: Counters;
+  /** How many crashes its kind allows. */
   readonly limit: number;
+  /** The number of the attempt that the death ended. */
   readonly fence: number;
+  /** Its last kept step; null: none. */
   readonly lastStep: string | null;
   /** Whether it was the only suspect of its worker: a death, or a loss that turns out to be one, is then its own. */
   readonly alone: boolean;
+  /** Whether the decision was written. */
   readonly success: boolean;
+  /** Why not; null: it was. */
   readonly error: string | null;
 }
 

@@ -53,7 +53,7 @@ export interface ClientStore {
 /** One store. Every function takes an address that `matches`. */
 export interface StoreRow {
   readonly name: StoreName;
-  /** For people. */
+  /** The reason as a sentence, for people. */
   readonly title: string;
   /** Addresses as people write them. */
   readonly examples: readonly string[];

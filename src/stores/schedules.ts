@@ -83,9 +83,11 @@ export type FiringAnswer = { readonly is: "fired"; readonly enqueued: readonly E
 
 /** A job and the occurrence for which it was enqueued. */
 export interface PlannedJob {
+  /** The job's id. */
   readonly job: string;
+  /** The name of the schedule. */
   readonly schedule: string;
-  /** The occurrence, in ms. */
+  /** The occurrence, in milliseconds since 1970. */
   readonly at: number;
   /** It was enqueued late, after it was missed. */
   readonly caughtUp: boolean;

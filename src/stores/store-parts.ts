@@ -42,7 +42,7 @@ export interface Inspecting {
   /** The live workers that hold suspects, and how many. */
   suspects(): Promise<readonly WorkerSuspects[]>;
 
-  /** Which process holds the store's write lock just now, as far as this host can tell; null: none, or not known. */
+  /** Which process holds the store's write lock now, as far as this host can tell; null: none, or not known. */
   writer(): Promise<LockHolder | null>;
 
   /** The newest first; `after` is the id of the last one of the page before. */
@@ -58,15 +58,19 @@ export interface Inspecting {
   health(): Promise<StoreHealth>;
 }
 
+/** Which jobs. What is omitted does not matter. */
 export interface JobFilter {
+  /** Only jobs in this state. */
   readonly state?: JobState;
+  /** Only jobs of the kind with this name. */
   readonly kind?: string;
   /** Only jobs that this one enqueued with `run.enqueue`. */
   readonly parent?: string;
   /** Only jobs whose id, dedupe key or error contains this text. */
   readonly text?: string;
-  /** Only jobs enqueued before or after this instant, in ms of the store's clock. */
+  /** Only jobs that were enqueued before this instant, in milliseconds since 1970 by the store's clock. */
   readonly createdBefore?: number;
+  /** Only jobs that were enqueued after this instant, in milliseconds since 1970 by the store's clock. */
   readonly createdAfter?: number;
 }
 
@@ -91,13 +95,13 @@ export interface KindCounts {
   readonly paused: boolean;
   /** Who paused it, and why. Omitted: it is not paused. */
   readonly pause?: KindPaused;
-  /** Could be claimed now. */
+  /** Jobs that could be claimed now. */
   readonly ready: number;
-  /** How long the oldest of those has been ready; null: none is. */
+  /** How long the oldest of those has been ready, in ms; null: none is. */
   readonly oldestReadyMs: number | null;
-  /** Queued, but not due yet. */
+  /** Jobs that are queued, but not due yet. */
   readonly delayed: number;
-  /** Queued, and ready but for a limit that has no room for it, or for its key's turn among the others of a fair kind. */
+  /** Jobs that are due and wait for room in a limit, or for their key's turn among the others of a fair kind. */
   readonly held: number;
   /** Jobs that a worker holds. */
   readonly running: number;
@@ -111,13 +115,15 @@ export interface KindCounts {
   readonly quarantined: number;
 }
 
-/** A pause as it is kept. */
+/** The pause of a kind. */
 export interface KindPaused {
+  /** Who paused it. */
   readonly by: string;
-  /** Null: none was given. */
+  /** Why; null: no reason was given. */
   readonly reason: string | null;
+  /** Since when, in milliseconds since 1970. */
   readonly at: number;
-  /** When it ends; null: when the kind is resumed. */
+  /** When it ends, in milliseconds since 1970; null: when the kind is resumed. */
   readonly until: number | null;
 }
 
@@ -129,15 +135,21 @@ export interface WorkerSuspects {
   readonly together: number;
 }
 
+/** How the store is. */
 export interface StoreHealth {
+  /** Whether it can be worked on. */
   readonly ok: boolean;
-  /** What the store is, and then what is worth a glance: "PostgreSQL 17.2", "database app", "3 sessions". */
+  /** What the store is, and then its main facts: "PostgreSQL 17.2", "database app", "3 sessions". */
   readonly summary: readonly [what: string, ...facts: string[]];
+  /** The same, and more, for programs. */
   readonly detail: Readonly<Record<string, string | number | boolean>>;
 }
 
+/** A process that holds the store's write lock. */
 export interface LockHolder {
+  /** Its PID. */
   readonly pid: number;
+  /** Its command line. */
   readonly command: string;
   /** Changes with every commit of another process: the same holder with the same number at two checks lets no other process through. */
   readonly version: number;
@@ -210,8 +222,9 @@ export type HandChange =
   | { readonly do: "promote" }
   | { readonly do: "remove" };
 
+/** Options of `cancel`. */
 export interface CancelOptions {
-  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun go on. Default false. */
+  /** Also its children that have not begun (no worker has claimed them yet). Those that have begun continue. Default false. */
   readonly children?: boolean;
 }
 
@@ -295,7 +308,9 @@ export interface Upkeep {
 export interface StoreNews {
   /** Which sort of news, by a name of the store's own: "wal.held". */
   readonly what: string;
+  /** Whether a person should check it. */
   readonly level: "info" | "warn";
+  /** What it is, in words. */
   readonly text: string;
   /** The same for programs. */
   readonly facts: Readonly<Record<string, unknown>>;
@@ -303,7 +318,9 @@ export interface StoreNews {
 
 /** One thing that an operator should know of the store. */
 export interface Finding {
+  /** How bad it is. */
   readonly level: "ok" | "warning" | "error";
+  /** What it is, in words. */
   readonly text: string;
 }
 
@@ -311,9 +328,14 @@ export interface Finding {
 export interface BackupOptions {
   /** Replaces a file of that name. Default false: it is refused. */
   readonly force?: boolean;
-  /** Called a few times a second. `totalBytes` is the size of the store; the copy may be smaller. */
-  readonly onProgress?: (progress: { readonly bytes: number; readonly totalBytes: number }) => void;
-  /** Ends it when it aborts; nothing is left behind. */
+  /** Called a few times a second. Default: none. */
+  readonly onProgress?: (progress: {
+    /** How many bytes were copied. */
+    readonly bytes: number;
+    /** The size of the store in bytes; the copy may be smaller. */
+    readonly totalBytes: number;
+  }) => void;
+  /** Ends it when it aborts; nothing is left behind. Default: none. */
   readonly signal?: AbortSignal;
 }
 
@@ -516,8 +538,15 @@ export interface Salvage {
   readonly keptAs: string;
   /** When the newest change that survived was made, in milliseconds since 1970 by the store's clock; null: none did. */
   readonly recoveryPointAt: number | null;
-  /** Rows copied and rows known to be lost, by table; `lost` null: not countable. */
-  readonly tables: readonly { readonly table: string; readonly rows: number; readonly lost: number | null }[];
+  /** What was copied, by table. */
+  readonly tables: readonly {
+    /** The name of the table. */
+    readonly table: string;
+    /** Rows copied. */
+    readonly rows: number;
+    /** Rows known to be lost; null: not countable. */
+    readonly lost: number | null;
+  }[];
   /** Ids of jobs that survived only in part: an input, a step or their history is missing. */
   readonly partial: readonly string[];
   /** Ids of jobs whose row is lost although something else still names them. */

@@ -144,15 +144,18 @@ function lineOf(event: EngineEvent): Line | null {
     case "broker.changed":
       return { level: event.state === "connected" ? "info" : "warn", text: event.text };
     case "recovery.started":
-      // One line is enough for a recovery that has nothing to do: that of its end.
-      return event.workers === 0
+      // An open that recovers takes its time, so its beginning is logged, too. Elsewhere the lines of its deaths and of its end are enough.
+      return event.workers === 0 || event.by !== "open"
         ? null
         : {
             level: "info",
             text: `recovery ${event.recovery} by ${event.by} started: ${counted(event.workers, "dead worker")}`,
           };
     case "recovery.completed":
-      return { level: "info", text: lineOfRecovery(event), routine: event.incidents.length === 0 };
+      // Another process took the jobs, or there were none: the line of the death (`worker.gone`), which is logged once, says all there is.
+      return event.jobs === 0 && event.incidents.length > 0 && event.findings === undefined
+        ? null
+        : { level: "info", text: lineOfRecovery(event), routine: event.incidents.length === 0 };
     case "recovery.failed":
       return {
         level: "error",
@@ -293,7 +296,7 @@ function lineOfStore(event: EngineEvent & { readonly name: OfStore }): Line | nu
     case "store.inconsistent":
       return {
         level: "warn",
-        text: `the store contradicts itself: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
+        text: `rows of the store contradict each other: ${event.inconsistencies.map(({ detail }) => detail).join(" ")}`,
       };
   }
 }
@@ -323,9 +326,9 @@ function lineOfCheck(event: EngineEvent & { readonly name: "integrity.checked" }
 export interface WriterOptions {
   /** Takes one line, with its line break. Default: stderr; stdout belongs to the program. */
   readonly write?: (line: string) => void;
-  /** Wall time in ms. */
+  /** The wall clock, in milliseconds since 1970. Default: this machine's. */
   readonly now?: () => number;
-  /** Who writes, for example { worker: 2 }. Part of every JSON line; text lines show its values. */
+  /** Who writes, for example { worker: 2 }. Part of every JSON line; text lines show its values. Default: nothing. */
   readonly who?: Readonly<Record<string, string | number>>;
   /** Colours, for text. Default: if stderr is a terminal that has them. */
   readonly colours?: boolean;

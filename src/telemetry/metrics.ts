@@ -61,9 +61,18 @@ export async function lasting(snapshots: readonly MetricsSnapshot[]): Promise<Me
 // What happened in this process, counted from the engine's events. Nothing is stored, and nothing is read from the store but its own
 // numbers about group commits.
 
+/** The part of `engine.operator` that is measured. */
+interface MeasuredOperator {
+  /** As `engine.operator.storeHealth`. */
+  storeHealth(): Promise<StoreHealth>;
+}
+
+/** What is measured of a process: an engine. */
 interface MeasuredProcess {
+  /** As `engine.on`. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void;
-  readonly operator: { storeHealth(): Promise<StoreHealth> };
+  /** As `engine.operator`. */
+  readonly operator: MeasuredOperator;
 }
 
 const ATTEMPT_SECONDS = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600];
@@ -304,22 +313,44 @@ function groupCommits(engine: MeasuredProcess, registry: Registry): string[] {
 // The state of the store: one reading for all gauges of a scrape. A store that can't be read is reported by outlive_store_up and never
 // fails the scrape.
 
+/** What is measured of a store: an engine or a client. */
 export interface MeasuredStore {
-  readonly operator: { storeHealth(): Promise<StoreHealth> };
+  /** As `engine.operator`. */
+  readonly operator: MeasuredOperator;
+  /** As `engine.counts`. */
   counts(): Promise<readonly KindCounts[]>;
+  /** As `engine.workers`. */
   workers(query?: Pick<WorkerQuery, "which">): Promise<readonly WorkerRow[]>;
-  incidents(options?: { readonly limit?: number }): Promise<readonly IncidentSummary[]>;
+  /** As `engine.incidents`. */
+  incidents(options?: {
+    /** At most this many. */
+    readonly limit?: number;
+  }): Promise<readonly IncidentSummary[]>;
+  /** As `engine.report`. */
   report(id: string): Promise<RecoveryReport | null>;
-  /** Omitted: it has none. */
-  batches?(options: { readonly state: BatchState; readonly limit: number }): Promise<readonly MeasuredBatch[]>;
-  /** Omitted: it has none. */
+  /** As `engine.batches`. Omitted: it has none. */
+  batches?(options: {
+    /** Only batches in this state. */
+    readonly state: BatchState;
+    /** At most this many. */
+    readonly limit: number;
+  }): Promise<readonly MeasuredBatch[]>;
+  /** As `engine.collectionCounts`. Omitted: it has none. */
   collectionCounts?(): Promise<readonly CollectionCount[]>;
 }
 
+/** What is measured of a batch. */
 interface MeasuredBatch {
+  /** The name of its kind. */
   readonly kind: string;
+  /** Where it stands. */
   readonly state: BatchState;
-  readonly rows: { readonly left: number };
+  /** Its rows. */
+  readonly rows: {
+    /** Rows that have not ended. */
+    readonly left: number;
+  };
+  /** When it was opened, in milliseconds since 1970. */
   readonly createdAt: number;
 }
 

@@ -20,34 +20,53 @@ export interface OpenTelemetryOptions {
   readonly attempts?: "auto" | "child" | "link";
   /** How soon after its enqueue an attempt is a child with "auto". Default "60s". */
   readonly within?: Duration;
-  /** Default: the global one. */
+  /** What makes the spans. Default: the global one. */
   readonly tracerProvider?: TracerProvider;
-  /** Default: the global one. */
+  /** What makes the metrics. Default: the global one. */
   readonly meterProvider?: MeterProvider;
 }
 
 /** What `middleware` of `open` and `connect` takes. */
 interface Telemetry {
+  /** As `Middleware.enqueue`. */
   enqueue(job: JobToEnqueue, next: (job: JobToEnqueue) => Promise<Enqueued>): Promise<Enqueued>;
+  /** As `Middleware.attempt`. */
   attempt(attempt: TracedAttempt, next: () => Promise<unknown>): Promise<unknown>;
+  /** As `Middleware.ended`. */
   ended(end: TracedEnd): void;
+  /** As `Middleware.event`. */
   event(event: EngineEvent, details: (id: string) => Promise<JobDetails | null>): void;
 }
 
+/** What is traced of an attempt. */
 interface TracedAttempt {
+  /** The kind of its job. */
   readonly kind: string;
+  /** What the handler gets as its second argument. */
   readonly run: {
+    /** The job's id. */
     readonly id: string;
+    /** The number of the attempt. */
     readonly attempt: number;
-    readonly fence: { readonly epoch: number };
+    /** The attempt's fence. */
+    readonly fence: {
+      /** The store's epoch at the claim. */
+      readonly epoch: number;
+    };
+    /** The occurrence that the job is for; undefined: none. */
     readonly scheduled: object | undefined;
   };
+  /** Reads the whole job. */
   readonly details: () => Promise<JobDetails | null>;
 }
 
+/** How a traced attempt ended. */
 interface TracedEnd {
+  /** The job's id. */
   readonly jobId: string;
+  /** The number of the attempt. */
   readonly attempt: number;
+  /** How it ended; null as for `AttemptEnd`. */
   readonly outcome: string | null;
 }
 

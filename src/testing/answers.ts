@@ -7,12 +7,19 @@ export type CannedAnswer =
   | string
   | number
   | {
+      /** The status code. Default 200. */
       readonly status?: number;
+      /** Its headers. Default: none. */
       readonly headers?: Readonly<Record<string, string>>;
+      /** The body as JSON. Default: `text`. */
       readonly json?: unknown;
+      /** The body. Default: empty. */
       readonly text?: string;
     }
-  | { readonly error: "unsent" | "cut" };
+  | {
+      /** The network fails before ("unsent") or after the request was sent ("cut"). */
+      readonly error: "unsent" | "cut";
+    };
 
 /** A request as it would have gone out. */
 export interface SentRequest {
@@ -35,8 +42,8 @@ export interface Answers {
 }
 
 /**
- * Answers by method and URL, in which * stands for any text: `answers({ "POST https://api.example/*": { json: { ok: true } } })`. A list is used one by one, the last one again and again; a
- * function gets the request. A request without an answer fails the test's job with what it was.
+ * Answers by method and URL, in which * stands for any text: `answers({ "POST https://api.example/*": { json: { ok: true } } })`. A list is used in order, and its last entry repeats; a
+ * function gets the request. A request that nothing matches fails its job, with an error that names it.
  */
 export function answers(
   given: Readonly<Record<string, CannedAnswer | readonly CannedAnswer[] | ((request: SentRequest) => CannedAnswer)>>,

@@ -5,11 +5,11 @@ import { describe, it, type TestContext } from "node:test";
 import type { BlobRange, BlobStore } from "../blobs.ts";
 import { ErrorCode, OutliveError } from "../index.ts";
 
-/** One empty place for one test. */
+/** An empty blob store for one test. */
 export interface ConformanceBlobs {
-  /** A further store on the same place, as another process would have it. */
+  /** Opens it again, as another process would. */
   open(): Promise<BlobStore> | BlobStore;
-  /** Removes the place. */
+  /** Removes it. */
   cleanup(): Promise<void>;
 }
 

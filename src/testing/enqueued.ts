@@ -7,6 +7,7 @@ import type { JobDetails } from "../job/job.ts";
 /** Part of an input: of an object the properties that are named, at any depth; anything else must be equal. Or a function of the input. */
 export type InputMatch<In> = PartOf<In> | ((input: In) => boolean);
 
+/** Some properties of an input, at any depth. */
 type PartOf<In> = In extends readonly unknown[]
   ? In
   : In extends object
@@ -15,7 +16,9 @@ type PartOf<In> = In extends readonly unknown[]
 
 /** What both need of a job, a request, or any other kind. */
 interface Kind<In> {
+  /** The kind's name. */
   readonly name: string;
+  /** The schema of its input; null if it has none. */
   readonly schema?: { readonly "~standard": { readonly types?: { readonly input: In } | undefined } } | null;
 }
 
@@ -42,7 +45,10 @@ export async function assertEnqueued<In>(
   engine: Pick<Client, "list" | "get">,
   job: Kind<In>,
   match?: InputMatch<NoInfer<In>>,
-  options: { readonly times?: number } = {},
+  options: {
+    /** Exactly this many. Default: at least one. */
+    readonly times?: number;
+  } = {},
 ): Promise<readonly JobDetails[]> {
   const all = await enqueued(engine, job);
   const found = match === undefined ? all : all.filter(({ input }) => matches(input, match));

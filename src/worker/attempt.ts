@@ -606,7 +606,7 @@ function isThenable(value: unknown): value is PromiseLike<unknown> {
 function notPlanned(jobId: string, cause: unknown): OutliveError {
   return new OutliveError(
     ErrorCode.storeBusy,
-    `It could not be read what job ${jobId} was planned for.`,
+    `The occurrence that job ${jobId} was planned for could not be read.`,
     "The job runs again at no cost.",
     { jobId, costsAttempt: false },
     { cause },

@@ -279,7 +279,7 @@ export function staleError(stale: Stale): OutliveError {
   return new OutliveError(
     ErrorCode.stale,
     `Refused: ${staleText(stale)}.`,
-    "Nothing was written. Stop the handler; the job's new attempt goes on without it.",
+    "Nothing was written. Stop the handler; the job's new attempt continues without it.",
     {
       jobId: stale.lease.jobId,
       fence: stale.lease.fence,

@@ -224,7 +224,7 @@ export class WorkerLife implements LoopOwner {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     const held = this.loop.heldCount;
-    this.loop.interruptAll("lease-lost", `worker ${this.id} was taken for dead and its work was given away`);
+    this.loop.interruptAll("lease-lost", `worker ${this.id} was declared dead and its jobs were taken`);
     this.#context.events.emit("worker.disowned", { worker: this.id, held });
     // Handlers that still run may end in their own time; each of their writes is rejected, counted and reported.
     void this.loop.drain().then(() => this.loop.close());

@@ -254,7 +254,7 @@ export class Loop implements ExecutorOwner {
   }
 
   #giveBack({ lease, counters }: HeldLease): void {
-    const reason = "its worker never got the answer to the claim";
+    const reason = "its worker never got the reply to its claim";
     this.#context.events.emit("job.released", { jobId: lease.jobId, reason });
     const view = { id: lease.jobId, state: "running", counters } as const;
     this.#strays.push({ lease, change: transitions.releaseUnstarted(view, reason) });

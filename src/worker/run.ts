@@ -11,6 +11,7 @@ import type { Store, Transactions } from "../stores/port.ts";
 
 /** How the attempt before this one ended, if it did not succeed. */
 export interface Interrupted {
+  /** How it ended. */
   readonly how: Exclude<Outcome, "succeeded" | "waiting">;
   /** The last step that earlier attempts finished. */
   readonly lastStep: string | undefined;
@@ -36,7 +37,12 @@ export interface Run {
   /** 1 at the first attempt; grows with every claim, also after a release. */
   readonly attempt: number;
   /** This attempt's fence. Pass it to systems that can compare it and refuse an older one. */
-  readonly fence: { readonly epoch: number; readonly number: number };
+  readonly fence: {
+    /** The store's epoch at the claim. */
+    readonly epoch: number;
+    /** Grows with every claim of the job. */
+    readonly number: number;
+  };
   /** Aborted when the lease is lost, the deadline has passed, the job is cancelled or the worker shuts down; `reason.why` says which. */
   readonly signal: AbortSignal;
   /** How the attempt before this one ended; undefined at the first. */
@@ -47,21 +53,21 @@ export interface Run {
   step<T>(name: string, work: () => T | Promise<T>): Promise<StepResult<T>>;
   /** An idempotency key: the same in every attempt of this job, different for every name. */
   key(name: string): string;
-  /** Moves the deadline to one timeout from now (`maxRuntime` caps it). Rejects if the job is not ours any more. */
+  /** Moves the deadline to one timeout from now (`maxRuntime` caps it). Rejects if this attempt no longer owns the job. */
   heartbeat(): Promise<void>;
   /** Keeps the latest progress of the job, for people and dashboards. */
   progress(value: Json): Promise<void>;
   /** Adds a line to the job's log. At most 1,000 lines of 8,192 characters are kept. */
   log(message: string): Promise<void>;
-  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Give ids of your own to children that are alike and enqueued partly inside steps. */
+  /** Enqueues another job under this attempt's fence. Without an id it gets one made of its kind, input and dedupe key, the same in every attempt, so a replay adds nothing. Pass your own ids for equal children of which only some are enqueued inside steps. */
   readonly enqueue: RunEnqueue;
   /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
   readonly enqueueMany: RunEnqueueMany;
   /** No job with this job's key of the limit starts for this long, for instance because the other side asked for a pause. No attempt is counted; running jobs continue. */
   holdOff(limit: string, duration: Duration): Promise<void>;
-  /** A `fetch` whose calls are steps of this job, named by their order: a later attempt gets the kept answer. For SDKs that take one. Needs the package `undici`. */
+  /** A `fetch` whose calls are steps of this job, named by their order: a later attempt gets the kept response. For SDKs that take one. Needs the package `undici`. */
   fetch(options: FetchOptions): typeof fetch;
-  /** Ends the attempt, and goes on in a new one after this long, without a slot, a timer or memory meanwhile. Nothing is counted. */
+  /** Ends the attempt; a new one continues after this long. Meanwhile the job needs no slot, timer or memory. Costs no attempt. */
   sleep(duration: Duration, options?: SleepOptions): Promise<void>;
   /** As `sleep`, until this moment of the worker's clock. */
   sleepUntil(date: Date, options?: SleepOptions): Promise<void>;
@@ -116,6 +122,7 @@ export type StepResult<T> = [T] extends [void] ? T : JsonOf<T>;
 /** The engine replaces this by its own typed `enqueue`; here it is only known that it takes a kind and an input. */
 export type RunEnqueue = (kind: never, input: never, options?: never) => Promise<Enqueued>;
 
+/** As `RunEnqueue`, for many. */
 export type RunEnqueueMany = (kind: never, inputs: never, options?: never) => Promise<string[]>;
 
 /** Options of `run.sleep` and `run.sleepUntil`. */
@@ -138,12 +145,21 @@ export interface SignalOptions<T> extends WaitOptions {
 
 /** How a job that was waited for stands. */
 export type AwaitedJob<R = Json> =
-  | { readonly id: string; readonly state: "succeeded"; readonly result: R }
-  | { readonly id: string; readonly state: "dead" | "cancelled" | "quarantined"; readonly error: StoredError | null }
-  /** The time was up before it ended. */
-  | { readonly id: string; readonly state: "queued" | "running" }
-  /** It was removed. */
-  | { readonly id: string; readonly state: "missing" };
+  | {
+      /** The job's id. */
+      readonly id: string;
+      /** Its state. queued, running: the time was up before it ended. missing: it was removed. */
+      readonly state: "succeeded";
+      /** What its handler returned. */
+      readonly result: R;
+    }
+  | {
+      readonly id: string;
+      readonly state: "dead" | "cancelled" | "quarantined";
+      /** Its latest error; null if there was none. */
+      readonly error: StoredError | null;
+    }
+  | { readonly id: string; readonly state: "queued" | "running" | "missing" };
 
 export function awaitedJob<R>({ id, state, result, error }: JobOutcome): AwaitedJob<R> {
   if (state === "succeeded") return { id, state, result: (result === null ? null : JSON.parse(result)) as R };
@@ -152,7 +168,9 @@ export function awaitedJob<R>({ id, state, result, error }: JobOutcome): Awaited
 
 /** The form of `commit` and `transaction` on one store. `Mode` decides whether the callback must be synchronous. */
 export interface CommitForm<Tx, Mode extends "sync" | "async"> {
+  /** The store that it is for. */
   readonly store: string;
+  /** Whether the callback is synchronous. */
   readonly mode: Mode;
   /** Only a type: what the callback gets. */
   readonly tx?: Tx;
@@ -164,6 +182,7 @@ export type NoPromise<T> = T extends PromiseLike<unknown> ? CallbackMustBeSynchr
 type CommittedResult<T> = [Extract<T, PromiseLike<unknown>>] extends [never]
   ? ResultOf<T>
   : CallbackMustBeSynchronousOnThisStore;
+/** What the compiler names where a callback must not return a promise. */
 interface CallbackMustBeSynchronousOnThisStore {
   readonly "a promise can't be awaited inside this store's transaction": never;
 }

@@ -201,7 +201,7 @@ function hasEnded(kept: KeptWait | null): boolean {
 function afterWait(jobId: string, step: string): OutliveError {
   return new OutliveError(
     ErrorCode.attemptWaits,
-    `Job ${jobId} waits at ${step}, and its handler went on.`,
+    `Job ${jobId} waits at ${step}, and its handler continued.`,
     "Await each wait before the next call of `run`. To stop waiting after a time, use the option `timeout`.",
     { jobId, step },
   );

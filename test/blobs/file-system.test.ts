@@ -37,7 +37,7 @@ test("on a full disk a put is refused, leaves nothing, and works again with room
   await blobs.put("k/before", bytes);
   disk.fill();
   for (const data of [Buffer.alloc(500_000), Buffer.alloc(2_000_000)])
-    await assert.rejects(blobs.put("k/large", data), says(ErrorCode.blobsFull, "storing k/large", "Make room"));
+    await assert.rejects(blobs.put("k/large", data), says(ErrorCode.blobsFull, "storing k/large", "Free disk space"));
   assert.deepEqual(await keysOf(blobs), ["k/before"]);
   assert.deepEqual(readdirSync(join(disk.folder, "blobs", ".incoming")), []);
   disk.makeRoom();
@@ -63,7 +63,7 @@ test("staged bytes are seen under their key and not before; on a full disk, or w
   await assert.rejects(stage(bytes).place("k"), says(ErrorCode.keyInvalid));
   assert.deepEqual(incoming(), []);
   disk.fill();
-  await assert.rejects(stage(large).place("k/two"), says(ErrorCode.blobsFull, "Make room"));
+  await assert.rejects(stage(large).place("k/two"), says(ErrorCode.blobsFull, "Free disk space"));
   assert.deepEqual(incoming(), []);
   assert.deepEqual((await keysOf(blobs)).toSorted(), ["k/one", "k/other"]);
   disk.makeRoom();

@@ -18,13 +18,13 @@ test("NFR-009 with --read-only a damaged store can be inspected as far as it can
   assert.equal(sound.code, 0, sound.stderr);
   const refused = await run("cancel", id, "--read-only");
   assert.equal(refused.code, 1);
-  assert.match(refused.stderr, /opened with readOnly, so that nothing can change jobs\.\n {2}Nothing was written/);
+  assert.match(refused.stderr, /opened with readOnly, so nothing can change jobs\.\n {2}Nothing was written/);
   zeroRoot(place.path, "outlive_jobs");
   const workers = await run("workers", "--read-only");
   assert.equal(workers.code, 0, workers.stderr);
   const jobs = await run("jobs", "--read-only");
   assert.equal(jobs.code, 1);
-  assert.match(jobs.stderr, /malformed.*\n.*other reads go on.*outlive check --repair/);
+  assert.match(jobs.stderr, /malformed.*\n.*other reads still work.*outlive check --repair/);
 });
 
 test("with --read-only a repair, a migration and a worker are refused, and neither they nor a check write anything", async (t) => {

@@ -77,17 +77,32 @@ const MAX_AGE = 300_000;
 const text = (survey: Survey, before: Survey | null = null, pen = PAPER, rows?: number): string =>
   statusLines(statusOf(survey, before, MAX_AGE), pen, rows).join("\n");
 
-test("the store's line: the path of a file, its end if the screen is narrow; or which server, and its main facts", () => {
-  const line = (summary: Survey["store"]["summary"], pen = screen(80)): string =>
-    text(aSurvey({ store: { ok: true, summary, detail: {}, blockedBy: null } }), null, pen).split("\n")[1]!;
+test("the store's line: the path of a file or which server, and its main facts; what does not fit is on the next line", () => {
+  const lines = (summary: Survey["store"]["summary"], pen = screen(80)): string =>
+    text(aSurvey({ store: { ok: true, summary, detail: {}, blockedBy: null } }), null, pen)
+      .split("\n\n", 1)[0]!
+      .replace(/^.*\n/, "");
+  const line = (summary: Survey["store"]["summary"]): string => {
+    const all = lines(summary);
+    assert.ok(!all.includes("\n"), all);
+    return all;
+  };
   const file = {
     path: "/srv/very/long/path/to/the/app/outlive.db",
     bytes: 385_024,
     durability: "full",
     journalMode: "wal",
   };
-  assert.equal(line(ofFile(file)), "store ok  …ong/path/to/the/app/outlive.db  385 kB, durability full, journal wal");
-  assert.equal(line(ofFile(file)).length, 79);
+  assert.equal(
+    lines(ofFile(file)),
+    "store ok  /srv/very/long/path/to/the/app/outlive.db  385 kB, durability full\n          journal wal",
+  );
+  const whole = "store ok  /srv/a/path/of/the/app/outlive.db  385 kB, durability full, journal wal";
+  assert.equal(lines(ofFile({ ...file, path: "/srv/a/path/of/the/app/outlive.db" }), screen(whole.length + 1)), whole);
+  assert.match(
+    lines(ofFile({ ...file, path: `/srv/${"long/".repeat(20)}outlive.db` })),
+    /^store ok  ….{68}\n {10}385 kB, /,
+  );
   const server = {
     server: "17.2 (Debian 17.2-1)",
     database: "app",
@@ -99,6 +114,12 @@ test("the store's line: the path of a file, its end if the screen is narrow; or 
   assert.equal(line(ofPostgres(server)), "store ok  PostgreSQL 17.2  database app, schema outlive, 3 sessions");
   assert.match(line(ofPostgres({ ...server, fsync: "off", sessions: 1 })), /schema outlive, 1 session, fsync off$/);
   assert.match(line(ofPostgres({ ...server, replica: true })), /, a replica$/);
+  const long = { ...server, database: "the_database_of_the_warehouse", fsync: "off", replica: true };
+  assert.equal(
+    lines(ofPostgres(long)),
+    `store ok  PostgreSQL 17.2  database the_database_of_the_warehouse
+          schema outlive, 3 sessions, fsync off, a replica`,
+  );
   const redis = { runs: 2, operations: 1_204, redis_version: "7.4.1", aof_enabled: "1", used_memory: "1468006" };
   assert.equal(line(ofRedis(redis)), "store ok  Redis 7.4.1  append-only file, 1.5 MB, 1204 operations");
   const valkey = { runs: 1, operations: 1, redis_version: "7.2.4", valkey_version: "8.1.0", aof_enabled: "0" };

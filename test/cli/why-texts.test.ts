@@ -372,7 +372,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
     { failure: "database or disk is full" },
     [
       "degraded",
-      "The store does not take writes just now: database or disk is full.",
+      "The store does not accept writes at the moment: database or disk is full.",
       "outlive check; free disk space or correct the file's permissions, and workers continue automatically.",
     ],
   ],

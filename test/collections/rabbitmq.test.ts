@@ -515,7 +515,7 @@ test("a full blob store: nothing is acknowledged, no more is taken than fits, it
   await new Producer(channel, other).part("a", "files", 1, "one");
   await untilIs(neighbour, "a", "notified");
   await untilTrue(
-    () => failures.filter((text) => text.includes(`outlive.${full}.part`) && /Make room on the disk/.test(text)).length,
+    () => failures.filter((text) => text.includes(`outlive.${full}.part`) && /Free disk space/.test(text)).length,
     (count) => count >= 3,
     "it is tried again and again, and reported",
   );

@@ -174,7 +174,7 @@ for (const repair of ["off", "reindex"] as const)
         `outlive check --repair --store ${place.url}`,
         "outlive recover --restored",
         "readOnly: true",
-        repair === "off" ? "Nothing was changed." : "Nothing can repair it without a loss.",
+        repair === "off" ? "Nothing was changed." : "It can't be repaired without loss.",
       ),
     );
     assert.ok(readFileSync(place.path).equals(before), "it is as it was");

@@ -299,7 +299,7 @@ test("a file that is not a database is refused and left as it is", async (t) => 
   writeFileSync(place.path, text);
   await assert.rejects(
     open(place.url, { logger: false }),
-    says(ErrorCode.storeUnusable, place.path, "file is not a database", "Name another file"),
+    says(ErrorCode.storeUnusable, place.path, "file is not a database", "Use another path"),
   );
   assert.equal(readFileSync(place.path, "utf8"), text);
   assert.deepEqual(readdirSync(place.folder), ["jobs.db"]);
@@ -366,7 +366,7 @@ for (const how of ["open", "connect"] as const)
       chmodSync(path, mode);
     const { code, message } = await openedByAnother(place.url, how);
     assert.equal(code, ErrorCode.storeReadOnly, message);
-    assert.match(message, /Nothing was written\. Give this user the right to write/);
+    assert.match(message, /Nothing was written\. Give this user write permission/);
     chmodSync(place.path, 0o600);
     assert.equal((await (await place.engine({ jobs: [note] })).get(id))?.input, 7);
   });

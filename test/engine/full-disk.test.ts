@@ -24,7 +24,7 @@ test("an enqueue on a full disk is refused with a code of its own, nothing is ha
     await engine.enqueue(note, large, { id: `large-${n}` }).then(
       ({ id }) => kept.push(id),
       (thrown: unknown) => {
-        says(ErrorCode.storeFull, "enqueueing", "Nothing was written. Make room on the disk")(thrown);
+        says(ErrorCode.storeFull, "enqueueing", "Nothing was written. Free some disk space")(thrown);
         refused.add(`large-${n}`);
       },
     );
@@ -83,7 +83,7 @@ test("a running worker waits with what has ended until there is room again, and 
     (n) => n >= 2,
     "the settlements were refused twice",
   );
-  assert.match(failures[0]!, /^settling and claiming: .*Make room on the disk/);
+  assert.match(failures[0]!, /^settling and claiming: .*Free some disk space/);
   assert.equal(worker.held, 3, "they are kept");
   assert.equal((await engine.counts())[0]?.running, 3, "and can be read meanwhile");
   disk.makeRoom();
@@ -162,7 +162,10 @@ test("a file on a full disk or on a read-only one says so when it is opened, and
     );
 
   disk.fill();
-  assert.match(await said(open(disk.url)), /^STORE_FULL The disk of \S+ is full\. Nothing was changed\. Make room/);
+  assert.match(
+    await said(open(disk.url)),
+    /^STORE_FULL The disk of \S+ is full\. Nothing was changed\. Free some disk space/,
+  );
   assert.match(await said(open(disk.url, { readOnly: true })), /^STORE_FULL The disk of \S+jobs\.db is full\./);
   disk.makeRoom();
 
@@ -172,6 +175,6 @@ test("a file on a full disk or on a read-only one says so when it is opened, and
   assert.equal((await reader.get(id))?.input, 1);
   await reader.close();
   const unread = await said(open(`sqlite:${left}`, { readOnly: true }));
-  assert.match(unread, /^STORE_READ_ONLY .*Copy the file together with its -wal/);
+  assert.match(unread, /^STORE_READ_ONLY .*Copy both files to another disk/);
   disk.remount("rw");
 });

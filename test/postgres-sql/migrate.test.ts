@@ -274,7 +274,7 @@ test("on SQLite up creates the file, so that a job can be enqueued before the fi
   const { run, json } = cliOn(t, place.url);
   assert.match(
     (await run("migrate", "list")).stdout,
-    /1 {2}core +not yet .*\n\nA SQLite file is also brought up to date when a worker opens it\.\n$/s,
+    /1 {2}core +not yet .*\n\nA worker also upgrades a SQLite file when it opens it\.\n$/s,
   );
   const early = await run("enqueue", "mail", "{}");
   assert.equal(early.code, 1);

@@ -42,7 +42,7 @@ test("C24: a full disk inside run.commit is STORE_FULL, costs the job nothing, a
     "the job has ended",
   );
   assert.equal(state, "succeeded");
-  for (const refusal of refusals) says(ErrorCode.storeFull, `committing job ${id}`, "Make room on the disk")(refusal);
+  for (const refusal of refusals) says(ErrorCode.storeFull, `committing job ${id}`, "Free some disk space")(refusal);
   const { counters, history } = (await engine.get(id))!;
   assert.deepEqual(
     { errors: counters.errors, crashes: counters.crashes, timeouts: counters.timeouts },

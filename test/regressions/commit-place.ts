@@ -42,7 +42,7 @@ export async function commitPlace(t: TestContext): Promise<CommitPlace> {
   return { ...fresh, engine, child };
 }
 
-/** Whether this comes about within `ms`. */
+/** Whether this happens within `ms`. */
 export async function comes(ms: number, fact: Promise<unknown>): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<boolean>((resolve) => (timer = setTimeout(() => resolve(false), ms)));

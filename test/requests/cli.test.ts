@@ -34,7 +34,7 @@ test("requests by kind and key, disabled endpoints, unknown outcomes, and a retr
   await engine.enqueue(hook, 2);
   const text = (await run("requests")).stdout;
   assert.match(text, /^KIND +IN FLIGHT +WAITING +HELD +ASKED +DEAD/);
-  assert.match(text, /hook hook\.example: paused, disabled: the endpoint answered 410/);
+  assert.match(text, /hook hook\.example: paused, disabled: the endpoint returned 410/);
   const { kinds } = (await json("requests")).value as { kinds: { kind: string; held: number; dead: number }[] };
   assert.deepEqual(
     kinds.map(({ kind, held, dead }) => [kind, held, dead]).toSorted((a, b) => String(a).localeCompare(String(b))),

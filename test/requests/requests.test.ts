@@ -297,7 +297,7 @@ test("an endpoint that answers 410 is disabled until it is resumed", async (t) =
   const second = await engine.enqueue(call, { key: "a", n: 2 });
   const worker = await engine.start();
   await assert.rejects(engine.result(first.id));
-  assert.deepEqual(disabled, ["a: the endpoint answered 410"]);
+  assert.deepEqual(disabled, ["a: the endpoint returned 410"]);
   assert.match((await engine.limits.get("keyed", "a")).paused!.reason, /disabled: .*410/);
   assert.equal((await engine.get(second.id))?.state, "queued");
   await engine.limits.resume("keyed", "a");
@@ -376,7 +376,7 @@ test("a worker that stops sends nothing twice: what was not sent is released, wh
   await receiver.until(() => receiver.received.length === 1);
   await worker.stop({ grace: "100ms" });
   await engine.runUntilIdle();
-  assert.deepEqual(asked, ["its worker stopped while it waited for the answer"]);
+  assert.deepEqual(asked, ["its worker stopped while it waited for the response"]);
   assert.equal((await engine.get(id))?.state, "dead");
   assert.equal(receiver.received.length, 1);
 });

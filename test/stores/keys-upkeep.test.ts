@@ -143,7 +143,7 @@ const CONTRADICTIONS: Readonly<Record<string, string>> = {
 };
 
 for (const [what, sql] of Object.entries(CONTRADICTIONS))
-  test(`a check finds ${what}, and nothing before it came about`, async (t) => {
+  test(`a check finds ${what}, and nothing before it happened`, async (t) => {
     const { store, path } = await storeFor(t);
     await store.enqueue(names("a", 3).map((id) => draft({ id, keys: [jobKey("tenant", "acme")] })));
     await store.operate.signal({ job: "a0002", name: "go", payload: "1", id: "s" });

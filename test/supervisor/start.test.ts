@@ -133,7 +133,7 @@ test("an address without a host is the loopback one; any other must be named", (
     assert.equal(listenAddress(text), null, text);
 });
 
-test("processes, http and the like may be set by file and environment; a flag wins", async (t) => {
+test("processes, http and other options may be set by file and environment; a flag wins", async (t) => {
   const fleet = new Fleet(t);
   mkdirSync(fleet.place.folder, { recursive: true });
   const config = join(fleet.place.folder, "outlive.yaml");

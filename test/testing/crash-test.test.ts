@@ -208,7 +208,7 @@ test("a process that was ended because its time was up was not killed at its poi
     report.runs.map(({ notReached, ended }) => [notReached?.split(":")[0] ?? null, ended]),
     [
       [null, "succeeded"],
-      ["it was still on its way after 10000 ms (limitMs)", "never"],
+      ["it had not ended after 10000 ms (limitMs)", "never"],
       [null, "succeeded"],
     ],
   );

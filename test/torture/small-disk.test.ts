@@ -1,4 +1,4 @@
-// The disk that is filled: full is full, and a filling that did not come about does not count.
+// The disk that is filled: full is full, and a filling that did not happen does not count.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { rmSync, writeFileSync } from "node:fs";

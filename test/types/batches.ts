@@ -1,7 +1,7 @@
 // Compile-time test of batches: rows, context and what set-up returns are typed end to end. Checked by `npm run typecheck`; nothing here runs.
 import * as z from "zod";
 import { csv, ndjson } from "../../src/files.ts";
-import { batch, type Engine, type OpenBatch } from "../../src/index.ts";
+import { batch, type Engine, job, type OpenBatch } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
 
@@ -21,9 +21,13 @@ payments
     await row.commit(sqlite, (tx) => void tx.run("SELECT 1"));
   });
 
-payments.done((end) => {
+const report = job<{ paid: number }>("report");
+payments.done(async (end, run) => {
   isTrue<Same<typeof end.context, { tenant: string }>>();
   isTrue<Same<typeof end.state, "completed" | "failed" | "aborted">>();
+  await run.enqueue(report, { paid: end.rows.succeeded });
+  // @ts-expect-error an input of another shape
+  await run.enqueue(report, { paid: "none" });
 });
 
 const plain = batch("plain");

@@ -249,7 +249,7 @@ export class Supervisor {
     });
   }
 
-  /** A file that is busy or full just now can't be migrated: then the process ends, and the next one tries. */
+  /** A file that is busy or full now can't be migrated: then the process ends, and the next one tries. */
   #migrated(process: SimProcess): boolean {
     try {
       this.#program.migration.open(process);

@@ -2,15 +2,15 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 const WORDS: Readonly<Record<string, readonly [ErrorCode, string]>> = {
-  ENOSPC: [ErrorCode.blobsFull, "Nothing was stored. Make room on the disk and try again."],
-  EDQUOT: [ErrorCode.blobsFull, "Nothing was stored. Raise this user's disk quota or make room, and try again."],
+  ENOSPC: [ErrorCode.blobsFull, "Nothing was stored. Free disk space and try again."],
+  EDQUOT: [ErrorCode.blobsFull, "Nothing was stored. Raise this user's disk quota or free disk space, and try again."],
   EROFS: [ErrorCode.blobsReadOnly, "Nothing was changed. Mount the file system for writing, or name another folder."],
   EACCES: [ErrorCode.blobsForbidden, "Nothing was changed. Make this user the owner of the folder and of all in it."],
   EPERM: [ErrorCode.blobsForbidden, "Nothing was changed. Make this user the owner of the folder and of all in it."],
-  ENOTDIR: [ErrorCode.blobsUnusable, "A file is where a folder is needed. Name another folder, or move the file away."],
+  ENOTDIR: [ErrorCode.blobsUnusable, "There is a file where a folder is needed. Use another folder, or move the file."],
   EMFILE: [
     ErrorCode.blobsFailed,
-    "This process has too many files open. Raise its limit (ulimit -n), or do less at once.",
+    "This process has too many files open. Raise its limit (ulimit -n), or lower the concurrency.",
   ],
 };
 

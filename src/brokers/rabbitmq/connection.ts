@@ -96,7 +96,7 @@ export async function deadline<T>(call: Promise<T>, shown: string, doing: string
       reject(
         new OutliveError(
           ErrorCode.brokerUnreachable,
-          `${shown} has not answered for ${CALL_MS} ms while ${doing}.`,
+          `${shown} has not responded for ${CALL_MS} ms while ${doing}.`,
           "A queue without a leader does that, for instance after its broker was killed while it was new. It is tried again; `rabbitmq-queues quorum_status` shows the queue.",
           { broker: shown, doing },
         ),

@@ -1,6 +1,15 @@
 // RabbitMQ as the port of brokers: one connection that consumes and one that publishes, both made when they are needed.
+import type { NamedKind } from "../../job/contract.ts";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { Broker, BrokerNews, Consumption, OutgoingMessage, Wire, WiredKind } from "../../stores/broker.ts";
+import type {
+  Broker,
+  BrokerNews,
+  ConsumedQueue,
+  Consumption,
+  OutgoingMessage,
+  Wire,
+  WiredKind,
+} from "../../stores/broker.ts";
 import type { Address } from "./connection.ts";
 import { RabbitmqConsumption } from "./consumption.ts";
 import { Publisher } from "./publisher.ts";
@@ -20,7 +29,7 @@ export function rabbitmq(url: string, { heartbeat = 10 }: RabbitmqOptions = {}):
 /** A connection to RabbitMQ, made by `rabbitmq()`. */
 export class Rabbitmq implements Broker {
   readonly place: string;
-  readonly consumes: { readonly queue: string; readonly kind: { readonly name: string } }[] = [];
+  readonly consumes: ConsumedQueue[] = [];
   readonly #address: Address;
   readonly #publisher: Publisher;
 
@@ -41,7 +50,7 @@ export class Rabbitmq implements Broker {
   }
 
   /** Messages of this queue become jobs of this kind, whose ids are made of the queue and the message id: one that comes twice is one job. */
-  consume(queue: string, kind: { readonly name: string }): this {
+  consume(queue: string, kind: NamedKind): this {
     this.consumes.push({ queue, kind });
     return this;
   }

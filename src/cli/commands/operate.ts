@@ -282,7 +282,7 @@ export const auditCommand: Register = (program, run) => {
     .command("audit")
     .description("changes by people, newest first: who, what, why, how many")
     .option("--actor <name>", "only changes of this actor")
-    .addOption(new Option("--action <action>", "only changes of this sort").choices([...AUDIT_ACTIONS]))
+    .addOption(new Option("--action <action>", "only this action").choices([...AUDIT_ACTIONS]))
     .option("--job <id>", "only changes of this job alone")
     .option("--target <text>", 'only changes of this, as OF shows it: "schedule nightly", "batch ID", "kind mail"')
     .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
@@ -456,7 +456,7 @@ function tell(
   const answer: ChangeResult = { change: change.name, changed, failed, jobs: listed };
   terminal.answer(answer, () =>
     [
-      changed + failed === 0 ? "No such jobs; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
+      changed + failed === 0 ? "No jobs match; nothing was changed." : `${count(changed, "job")} ${change.done}.`,
       ...(failed === 0 ? [] : [`${count(failed, "job")} could not be changed:`]),
       ...listed.flatMap((job) => ("error" in job ? [`  ${job.error.message}`] : [])),
       ...listed.flatMap((job) =>

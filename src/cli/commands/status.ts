@@ -117,7 +117,7 @@ export const metricsCommand: Register = (program, run) => {
 
 /** At most `rows` lines: the tables keep what matters most, and the advice what is most urgent. */
 export function statusLines(status: Status, pen: Pen, rows = Number.POSITIVE_INFINITY): string[] {
-  const head = [headline(status, pen), storeLine(status, pen)];
+  const head = [headline(status, pen), ...storeLines(status, pen)];
   const incidents = incidentLines(status, pen, rows < 20 ? 0 : rows < 30 ? 1 : status.incidents.length);
   // Each of the two tables has a blank line and its head above it.
   const room = rows - head.length - incidents.length - 4;
@@ -150,17 +150,22 @@ function headline(status: Status, pen: Pen): string {
   return `${text}  ${pen.style("dim", stamp(status.at))}`;
 }
 
-function storeLine({ store }: Status, pen: Pen): string {
-  const health = store.ok ? (store.blockedBy ? pen.style("red", "blocked") : "ok") : pen.style("red", "not ok");
-  const [what, ...known] = store.summary;
-  const facts = known.join(", ");
-  const label = `store ${store.ok ? (store.blockedBy ? "blocked" : "ok") : "not ok"}  `;
-  // Only a path is cut: a server's name is short.
-  const isPath = /[\\/]/.test(what) && pen.isTty;
-  const room = isPath ? Math.max(12, pen.columns - 1 - label.length - 2 - facts.length) : Number.POSITIVE_INFINITY;
-  const where = cutFront(oneLine(what), room);
-  const line = [where, facts].filter((text) => text !== "").join("  ");
-  return `store ${health}  ${pen.style("dim", pen.isTty ? cut(line, pen.columns - 1 - label.length) : line)}`;
+/** What the store is, and its facts. On a terminal, facts that do not fit go to further lines; only a path that is wider than the screen is cut. */
+function storeLines({ store }: Status, pen: Pen): string[] {
+  const state = store.ok ? (store.blockedBy ? "blocked" : "ok") : "not ok";
+  const label = `store ${state}  `;
+  const [what, ...facts] = store.summary;
+  const room = pen.isTty ? pen.columns - 1 - label.length : Number.POSITIVE_INFINITY;
+  const lines = [cutFront(oneLine(what), room)];
+  for (const [at, fact] of facts.entries()) {
+    const longer = `${lines.at(-1)}${at === 0 ? "  " : ", "}${fact}`;
+    if (longer.length <= room) lines[lines.length - 1] = longer;
+    else lines.push(cut(fact, room));
+  }
+  const health = state === "ok" ? state : pen.style("red", state);
+  return lines.map((line, at) =>
+    at === 0 ? `store ${health}  ${pen.style("dim", line)}` : `${" ".repeat(label.length)}${pen.style("dim", line)}`,
+  );
 }
 
 const KIND_COLUMNS: readonly Column[] = [

@@ -35,7 +35,7 @@ const GATE_CONTENDED_MS = 5;
 /** Jobs that a limit of their fair key holds look again after this: an end that did not see the limit yet has written no wake (migrations/open-gates.ts). */
 const FAIR_LOOK_MS = 1_000;
 
-/** For how many jobs of a kind the worker has room just now. */
+/** For how many jobs of a kind the worker has room now. */
 export interface Demand {
   readonly kind: number;
   readonly demand: number;

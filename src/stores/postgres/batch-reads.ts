@@ -245,7 +245,7 @@ function damagedPart(batch: string, file: string, round: number, number: number)
   return new OutliveError(
     ErrorCode.corrupt,
     `What block ${number} of round ${round} of batch ${batch} wrote to ${file} does not match its checksum: the store was damaged.`,
-    "Restore a backup, or submit the rows of that block as another batch. Look for more: outlive check --integrity.",
+    "Restore a backup, or submit the rows of that block as another batch. To find more: outlive check --integrity.",
     { batch, round, block: number, file },
   );
 }

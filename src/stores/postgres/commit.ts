@@ -130,7 +130,7 @@ function changed(jobId: string): OutliveError {
   return new OutliveError(
     ErrorCode.commitDenied,
     `The callback changed the row of job ${jobId} by its own statements, so that the job can't be completed.`,
-    "Nothing was written. Leave the tables of Outlive to the engine.",
+    "Nothing was written. Do not change Outlive's own tables.",
     { jobId },
   );
 }
@@ -239,8 +239,8 @@ async function ask(
 function unknown(what: string, cause: unknown, last: unknown): OutliveError {
   return new OutliveError(
     ErrorCode.commitUnknown,
-    `The connection was lost while ${what} was committed, and the server did not answer for ${ASK_FOR_MS / 1_000} s: whether it happened is unknown.`,
-    "Read your rows when the server is back. A job whose commit did happen is succeeded and does not run again; the fence sees to that.",
+    `The connection was lost while ${what} was committed, and the server did not respond for ${ASK_FOR_MS / 1_000} s: whether it happened is unknown.`,
+    "Read your rows when the server is back. A job whose commit did happen is succeeded and does not run again: its fence is refused.",
     { lastError: toStoredError(last).message },
     { cause },
   );

@@ -272,7 +272,7 @@ export class DirectSession {
         reject(
           new OutliveError(
             ErrorCode.storeUnreachable,
-            `PostgreSQL did not answer within ${timeoutMs} ms.`,
+            `PostgreSQL did not respond within ${timeoutMs} ms.`,
             "It reconnects and tries again.",
           ),
         );

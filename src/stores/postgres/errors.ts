@@ -76,7 +76,7 @@ function wordsFor(state: string | undefined, { code, message }: Error & { code?:
 const FAILED: Words = [ErrorCode.storeFailed, "Nothing of it was written; it is safe to try again."];
 const UNREACHABLE: Words = [
   ErrorCode.storeUnreachable,
-  "The connection was lost or never came about. Check that the server runs; running workers try again automatically.",
+  "The connection was lost or could not be made. Check that the server runs; running workers try again automatically.",
 ];
 const POOL_EXHAUSTED: Words = [
   ErrorCode.storeBusy,
@@ -89,7 +89,7 @@ const WAY: Readonly<Record<string, Words>> = {
     "Nothing listens there: start the server, or correct host and port in the address.",
   ],
   ENOTFOUND: [ErrorCode.storeUnreachable, "There is no such host: correct it in the address."],
-  EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved just now; check the network."],
+  EAI_AGAIN: [ErrorCode.storeUnreachable, "The host's name can't be resolved at the moment; check the network."],
   ENOENT: [ErrorCode.storeUnreachable, "There is no socket of a server there: start it, or correct the address."],
 };
 
@@ -107,7 +107,7 @@ const WORDS: Readonly<Record<string, Words>> = {
   "57014": [ErrorCode.storeBusy, "The statement took longer than it may. Nothing was written; try again."],
   "53100": [
     ErrorCode.storeFull,
-    "Nothing was written. Make room on the server's disk; the engine goes on automatically.",
+    "Nothing was written. Free disk space on the server; the engine then continues automatically.",
   ],
   "08": UNREACHABLE,
   "25P03": [

@@ -1,4 +1,4 @@
-// Limits and single keys: what programs declare, what a key has of its own, its pause, and how it stands. admission.ts admits.
+// Limits and single keys: what programs declare, what a key has of its own, its pause, and its state. admission.ts admits.
 import {
   FAIR,
   type JobKey,

@@ -246,7 +246,7 @@ async function refuseWhileUnfinished(
   throw new OutliveError(
     ErrorCode.wrongState,
     `${counted(unfinished, "job")} in the schema "${name}" ${unfinished === 1 ? "is" : "are"} unfinished, and going down to ${target} drops ${drops.join("; ")}.`,
-    "Nothing was changed. Wait until they are done, or say --force.",
+    "Nothing was changed. Wait until they are done, or pass --force.",
     { schema: name, unfinished, drops },
   );
 }

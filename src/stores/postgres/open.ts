@@ -185,9 +185,9 @@ async function inMainThread(
 }
 
 const POOLED =
-  "A pooler stands between this process and PostgreSQL, so a lost session says nothing about a worker. A death on the same host, or under a supervisor, is still found at once; a host that is lost is noticed only when the lease of its workers has expired. Give workers a direct connection.";
+  "A pooler stands between this process and PostgreSQL, so a lost session says nothing about a worker. A death on the same host, or under a supervisor, is still found at once; a host that is lost is noticed only when the lease of its workers has expired. Connect workers directly to the server.";
 const BESIDE =
-  "The options of the pool hold a function, so the maintenance runs in the worker's own thread: a handler that blocks the event loop for a lease is taken for dead. Make the pool of plain options.";
+  "The options of the pool hold a function, so the maintenance runs in the worker's own thread: a worker whose handler blocks the event loop for a lease is declared dead. Create the pool from plain options.";
 
 // What a client needs of the PostgreSQL store: the store alone, on a schema that is there already. No migration, no recovery, no
 // thread, no lock.

@@ -35,7 +35,7 @@ const WALK = `SELECT seq, id, j.state, finished_at, created_at >= now - $4 AS yo
   LEFT JOIN unnest($5::int[], $6::smallint[], $7::bigint[]) AS own (kind, state, ms) ON own.kind = j.kind AND own.state = j.state
   WHERE seq > $1 ORDER BY seq LIMIT $2`;
 
-// Retried since it was read: then it is not finished any more, or finished again just now.
+// Retried since it was read: then it is not finished any more, or has just finished again.
 const DELETE_JOBS = `WITH gone AS (
     DELETE FROM outlive.jobs j USING unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS c (seq, state, finished_at)
     WHERE j.seq = c.seq AND j.state = c.state AND j.finished_at = c.finished_at RETURNING j.seq, j.id, j.kind),

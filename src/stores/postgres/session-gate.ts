@@ -12,7 +12,7 @@ export function untilInterrupted(control: CommitControl): WaitLimit {
 }
 
 export const NO_SESSION_HINT =
-  "Nothing was written. Make what your commits wait for shorter, use `tx.enqueue` instead of `engine.enqueue` inside them, or raise `postgres.connections` (the `max` of your own pool). Thrown by a handler, this costs its job nothing.";
+  "Nothing was written. Shorten what your commits wait for, use `tx.enqueue` instead of `engine.enqueue` inside them, or raise `postgres.connections` (the `max` of your own pool). Thrown by a handler, this costs its job nothing.";
 
 interface Waiting {
   readonly enter: () => void;

@@ -19,11 +19,19 @@ export interface TransactingSession extends Session {
   transaction<T>(work: (tx: Session) => Promise<T>): Promise<T>;
 }
 
-/** A client of `pg` as far as we and users' query builders need it. */
+/** The part of a `pg` client that Outlive and query builders need. */
 export interface PostgresClient {
   /** Runs a statement, as in `pg`. */
-  // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
-  query(text: string, values?: unknown[]): Promise<{ rows: any[]; rowCount: number | null }>;
+  query(
+    text: string,
+    values?: unknown[],
+  ): Promise<{
+    /** The rows. */
+    // oxlint-disable-next-line typescript/no-explicit-any -- a row is whatever the caller's SQL says
+    rows: any[];
+    /** How many rows were read or changed. */
+    rowCount: number | null;
+  }>;
 }
 
 export interface Transaction extends Session {

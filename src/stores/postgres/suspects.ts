@@ -50,7 +50,7 @@ const WAITING = `SELECT j.seq, j.kind, j.priority, ${boundSql("j.")} AS together
 export const LARGEST_FIRST = `${WAITING}, together DESC, j.seq LIMIT $2`;
 export const OLDEST_FIRST = `${WAITING}, j.seq LIMIT $2`;
 
-// It waits for another worker that takes one of them just now, which is one statement: what was skipped would be read as free again.
+// It waits for another worker that is taking one of them, which is one statement: what was skipped would be read as free again.
 // Under the worker's own row, as every claim, and in the run of the server in which the turn before it found the epoch high enough.
 const TAKE = `WITH me AS MATERIALIZED (SELECT f.seq FROM outlive.fleet f WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
     AND (SELECT started FROM outlive.server_run WHERE one) = outlive.server_start() FOR KEY SHARE),

@@ -24,7 +24,7 @@ import { sendSignalWithin } from "./waits.ts";
 
 /** A transaction on one session of the engine's. BEGIN, COMMIT and ROLLBACK are the engine's own; SAVEPOINT is allowed. */
 export interface PostgresTransaction {
-  /** Runs a statement and answers its rows. */
+  /** Runs a statement and returns its rows. */
   query<R = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<R[]>;
   /** Enqueues a job in this same transaction. */
   enqueue<In>(
@@ -43,10 +43,10 @@ export interface PostgresTransaction {
   ): Promise<Submitted>;
   /**
    * Sends a signal in this same transaction: it is kept if the transaction commits. Rejects as `engine.signal` does, for a job that has ended
-   * for instance; nothing of the signal was written then, and the transaction may go on. Until the commit only senders of the same id wait for it.
+   * for instance; nothing of the signal was written then, and the transaction may continue. Until the commit only senders of the same id wait for it.
    */
   signal(jobId: string, name: string, payload?: Json, options?: SentSignalOptions): Promise<SentSignal>;
-  /** The session as a client of `pg`, for a query builder. It is good until the callback has ended. */
+  /** The session as a client of `pg`, for a query builder. It is valid until the callback has ended. */
   readonly client: PostgresClient;
 }
 

@@ -119,7 +119,7 @@ async function settings(session: Session): Promise<Finding[]> {
 function pooler(pooled: boolean): Finding {
   return pooled
     ? warning(
-        "A pooler stands between this program and the server: a lost host is noticed only when the lease of its workers has expired, and workers poll. Give workers a direct connection.",
+        "A pooler stands between this program and the server: a lost host is noticed only when the lease of its workers has expired, and workers poll. Connect workers directly to the server.",
       )
     : ok("A direct connection: the liveness lock and LISTEN work.");
 }
@@ -131,7 +131,9 @@ async function schema(session: Session): Promise<Finding[]> {
   if (missing.length === 0) return [ok(`All ${version} migrations are there.`)];
   const names = missing.map(({ name }) => name).join(", ");
   const who =
-    version < NEEDED_VERSION ? "No worker starts without" : "Workers do without; SQL recovery, cron and views do not";
+    version < NEEDED_VERSION
+      ? "No worker starts without them"
+      : "Workers run without them; SQL recovery, cron and views do not";
   return [warning(`Not there: ${names}. ${who}. Run: outlive migrate up`)];
 }
 
@@ -165,7 +167,7 @@ export async function vacuum(session: Session, many = MANY_DEAD): Promise<Findin
   }
   return bloated.map(({ name, live, dead, ago }) =>
     warning(
-      `The table ${name} has ${dead} dead rows and ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Look for a long transaction, or give autovacuum more.`,
+      `The table ${name} has ${dead} dead rows and ${live} live ones; the last vacuum was ${ago === null ? "never" : `${humanMs(ago)} ago`}. Check for a long transaction, or let autovacuum run more often.`,
     ),
   );
 }

@@ -4,18 +4,18 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { WireAddress } from "./driver.ts";
 
-/** A client of one of the libraries, as far as it is looked at. */
+/** The part of a client of these libraries that is read. */
 export interface RedisClientLike {
   /** What it was made with. */
   readonly options?: unknown;
-  /** By this a client is recognized; it is not called. */
+  /** Identifies a client; it is never called. */
   duplicate(): unknown;
 }
 
 /** What an adapter returns, for `redis.client`. */
 export interface AdaptedClient extends RedisClientLike {
   /** The package that makes the connections. */
-  readonly by: NonNullable<WireAddress["by"]>;
+  readonly by: "@redis/client" | "ioredis" | "iovalkey";
 }
 
 const adapted = (by: AdaptedClient["by"], client: RedisClientLike): AdaptedClient => {

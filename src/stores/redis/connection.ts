@@ -435,7 +435,7 @@ function unreleased(schema: number): OutliveError {
   return new OutliveError(
     ErrorCode.storeUnusable,
     `The Redis store has layout ${schema}, which was never released, and this program knows ${SCHEMA_VERSION}.`,
-    "Let the version that made it work it off, then remove it with `outlive migrate down --force`, or use another store name.",
+    "Let the version that made it finish its jobs, then remove it with `outlive migrate down --force`, or use another store name.",
     { schema },
   );
 }

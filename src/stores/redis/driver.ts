@@ -149,7 +149,7 @@ export function inTime<T>(
   });
 }
 
-/** The connection broke, was closed, or never came about. Whether a call that was in flight was carried out is not known. */
+/** The connection broke, was closed, or was never made. Whether a call that was in flight was carried out is not known. */
 export class Disconnected extends Error {
   /** Of the socket's error, if it has one. */
   readonly code: string;

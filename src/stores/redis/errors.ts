@@ -47,11 +47,11 @@ type Words = readonly [ErrorCode, string];
 
 const FAILED: Words = [
   ErrorCode.storeFailed,
-  "Look at the server's log. Repeating it is safe: ids and fences make it harmless.",
+  "Check the server's log. Repeating it is safe: ids and fences make it harmless.",
 ];
 const UNREACHABLE: Words = [
   ErrorCode.storeUnreachable,
-  "The connection was lost or never came about. Check that the server runs; running workers try again automatically.",
+  "The connection was lost or could not be made. Check that the server runs; running workers try again automatically.",
 ];
 const WORDS: Readonly<Record<string, Words>> = {
   OOM: [
@@ -65,7 +65,7 @@ const WORDS: Readonly<Record<string, Words>> = {
   BUSY: [ErrorCode.storeBusy, "A script of another program blocks the server. Nothing was written; try again."],
   MISCONF: [
     ErrorCode.storeFull,
-    "The server can't write to its disk and refuses writes. Make room there; nothing was written.",
+    "The server can't write to its disk and refuses writes. Nothing was written. Free disk space on the server.",
   ],
   NOREPLICAS: [
     ErrorCode.storeUnreachable,

@@ -82,7 +82,7 @@ export function movedTo(thrown: unknown): HostPort | null {
   return found ? { host: found[1]!.replace(/^\[|\]$/g, ""), port: Number(found[2]) } : null;
 }
 
-/** No server can be the primary just now. */
+/** No server can be the primary at the moment. */
 class Unready extends Disconnected {
   constructor(message: string) {
     super(message, "NO_PRIMARY");

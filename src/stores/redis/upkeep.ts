@@ -133,11 +133,11 @@ async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
     if (settings["no-appendfsync-on-rewrite"] === "yes")
       add("warning", "no-appendfsync-on-rewrite is yes: while the file is rewritten nothing is flushed. Set it to no.");
     if (is("aof_last_write_status") === "err")
-      add("error", "The server's latest write to its append-only file failed. Look at its disk and its log.");
+      add("error", "The server's latest write to its append-only file failed. Check its disk and its log.");
     if (Number(is("connected_slaves")) > 0 && settings["min-replicas-to-write"] === "0")
       add(
         "warning",
-        "min-replicas-to-write is 0: a primary that lost its replicas goes on, and what it accepts is gone when one of them is promoted.",
+        "min-replicas-to-write is 0: a primary that lost its replicas still accepts writes, which are lost when one of them is promoted.",
       );
     if (is("maxmemory_policy") !== "noeviction")
       add("error", `maxmemory-policy is ${is("maxmemory_policy")}: the server may drop jobs. Set noeviction.`);

@@ -167,7 +167,7 @@ export function assertWritable(path: string): void {
     throw new OutliveError(
       ErrorCode.storeReadOnly,
       `${path} can't be written: ${(thrown as Error).message}.`,
-      "Nothing was written. Give this user the right to write to the file and to its directory, or open it with `readOnly: true`.",
+      "Nothing was written. Give this user write permission for the file and its directory, or open it with `readOnly: true`.",
       { path },
       { cause: thrown },
     );
@@ -192,7 +192,7 @@ export function whyUnopened(path: string, thrown: unknown, readOnly: boolean): u
     return new OutliveError(
       ErrorCode.storeFull,
       `The disk of ${path} is full.`,
-      "Nothing was changed. Make room on it: SQLite needs a little of it for reading, too.",
+      "Nothing was changed. Free some disk space: SQLite needs a little even to read.",
       { path },
       { cause: thrown },
     );
@@ -204,8 +204,8 @@ function readOnlyDisk(path: string, cause: unknown, readOnly: boolean): OutliveE
     ErrorCode.storeReadOnly,
     `${path} is on a disk that is mounted read-only.`,
     readOnly
-      ? "Its last changes are in its -wal, which SQLite can't read without writing next to it. Copy the file together with its -wal to another disk."
-      : "Nothing was changed. To look at it, add --read-only (in a program: `readOnly: true`); to work on it, mount the disk with the right to write.",
+      ? "Its latest changes are in its -wal file, and SQLite can't read that without writing next to it. Copy both files to another disk."
+      : "Nothing was changed. To inspect the store, use --read-only (in a program: `readOnly: true`). To run jobs, remount the disk as writable.",
     { path },
     { cause },
   );
@@ -232,7 +232,7 @@ export function createPrivately(path: string): void {
     throw new OutliveError(
       full ? ErrorCode.storeFull : ErrorCode.storeUnusable,
       `${path} can't be created: ${(thrown as Error).message}.`,
-      full ? "Make room on the disk." : "Check that the directory exists and that this user may write to it.",
+      full ? "Free some disk space." : "Check that the directory exists and that this user may write to it.",
       { path, code },
       { cause: thrown },
     );

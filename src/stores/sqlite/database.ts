@@ -17,6 +17,7 @@ import {
 } from "./address.ts";
 import { assertSafeSqlite, wrapError, primaryCode, SQLITE_BUSY, SQLITE_FULL, translate } from "./errors.ts";
 
+/** A row by the names of its columns. */
 export type Row = Record<string, SQLOutputValue>;
 /** Not imported: in a Node that has no SQLite the import would fail before anything could say that this Node is too old (stores/registry.ts). */
 const builtin = process.getBuiltinModule?.("node:sqlite");

@@ -78,18 +78,21 @@ const WORDS: Readonly<Record<number, readonly [ErrorCode, string]>> = {
   [SQLITE_BUSY]: [ErrorCode.storeBusy, "Another process holds the write lock. Nothing was written; try again."],
   [SQLITE_READONLY]: [
     ErrorCode.storeReadOnly,
-    "Nothing was written. Give this user the right to write to the file and to its directory.",
+    "Nothing was written. Give this user write permission for the file and its directory.",
   ],
   [SQLITE_CORRUPT]: [
     ErrorCode.storeCorrupt,
-    "What this read needs is damaged; other reads go on. Stop all workers, then: outlive check --repair.",
+    "The part of the file that this read needs is damaged; other reads still work. Stop all workers, then run `outlive check --repair`.",
   ],
-  [SQLITE_FULL]: [ErrorCode.storeFull, "Nothing was written. Make room on the disk; the engine goes on automatically."],
+  [SQLITE_FULL]: [
+    ErrorCode.storeFull,
+    "Nothing was written. Free some disk space; the engine then continues automatically.",
+  ],
   [SQLITE_CANTOPEN]: [
     ErrorCode.storeUnusable,
     "Check that the directory exists and that this user may read and write it.",
   ],
-  [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is something else. Name another file, or move this one away."],
+  [SQLITE_NOTADB]: [ErrorCode.storeUnusable, "The file is not a SQLite database. Use another path, or move this file."],
 };
 
 // Which SQLite versions, as bundled with Node, are safe for the store. No types of node:sqlite here.

@@ -387,7 +387,7 @@ function wakesLeft(db: Database, now: number): Readonly<Record<"wakes" | "oldest
   };
 }
 
-/** Which process holds the write lock just now; null: none, or this host does not tell. */
+/** Which process holds the write lock now; null: none, or this host does not tell. */
 function blocker(db: Database): LockHolder | null {
   const holder = lockHolder(db.path);
   if (!holder) return null;

@@ -14,13 +14,13 @@ export function fileMigrations(url: string, options: DatabaseOptions): StoreMigr
   return {
     title: url,
     place: { store: "sqlite" },
-    note: "A SQLite file is also brought up to date when a worker opens it.",
+    note: "A worker also upgrades a SQLite file when it opens it.",
     list: async () => list(path),
     async up(to) {
       if (to !== undefined)
         throw new OutliveError(
           ErrorCode.optionInvalid,
-          "A SQLite file is always brought up to the latest migration.",
+          "A SQLite file is always upgraded to the latest migration.",
           "Run `outlive migrate up` without --to.",
           { to },
         );
@@ -32,8 +32,8 @@ export function fileMigrations(url: string, options: DatabaseOptions): StoreMigr
     async down() {
       throw new OutliveError(
         ErrorCode.optionInvalid,
-        "A SQLite file has no way back to an older version.",
-        "Restore a backup that the older version has written.",
+        "A SQLite file can't be downgraded.",
+        "Restore a backup that the older version wrote.",
       );
     },
   };

@@ -38,7 +38,7 @@ const UNFINISHED_PARENT = `SELECT 1 FROM outlive_extras e JOIN outlive_jobs p ON
 
 const FIRST_RUN = 8;
 const LONGEST_RUN = 256;
-// One that was retried since it was read is unfinished, or has finished just now.
+// One that was retried since it was read is unfinished, or has just finished.
 const DELETE_RUN = `DELETE FROM outlive_jobs NOT INDEXED WHERE seq BETWEEN ? AND ? AND state >= ${STATE.succeeded} AND finished_at <= ?`;
 
 const BLOCK = "SELECT 1 FROM outlive_blocks WHERE job = ?";
@@ -166,7 +166,7 @@ export class Purging {
     return { jobs: gone, incidents: incidentCount, more: more || left, ...(refused && { refused }) };
   }
 
-  /** False: it was retried since it was read, and is not finished any more, or finished again just now. */
+  /** False: it was retried since it was read, and is not finished any more, or has just finished again. */
   deleteJob(job: Omit<Candidate, "extras">): boolean | NonNullable<PurgeAnswer["refused"]> {
     const { seq, state, kind, finished_at } = job;
     try {

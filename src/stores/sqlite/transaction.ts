@@ -42,7 +42,15 @@ export type SqlValue = SQLInputValue | boolean;
  * run again, and its writes count once. Transaction control, ATTACH, setting PRAGMAs and writing to outlive_ tables are refused. */
 export interface SqliteTransaction {
   /** Runs a statement that returns no rows. */
-  run(sql: string, ...values: SqlValue[]): { readonly changes: number; readonly lastInsertRowid: number };
+  run(
+    sql: string,
+    ...values: SqlValue[]
+  ): {
+    /** How many rows were changed. */
+    readonly changes: number;
+    /** The rowid of the last inserted row. */
+    readonly lastInsertRowid: number;
+  };
   /** The first row, or undefined. */
   get<T = Row>(sql: string, ...values: SqlValue[]): T | undefined;
   /** All rows. */
@@ -66,7 +74,7 @@ export interface SqliteTransaction {
   ): Submitted;
   /**
    * Sends a signal in this same transaction: it is kept if the transaction commits. Throws as `engine.signal` rejects, for a job that has ended
-   * for instance; nothing of the signal was written then, and the transaction may go on.
+   * for instance; nothing of the signal was written then, and the transaction may continue.
    */
   signal(jobId: string, name: string, payload?: Json, options?: SentSignalOptions): SentSignal;
 }

@@ -452,7 +452,7 @@ export function specifyBatches(specify: Specify): void {
       assert.deepEqual(await batches.purge(1_000, 10), { batches: 0, more: false }, "what follows has not ended");
       await on.runAll(worker, [doneKind("mail")]);
       await worker.settle(SETTLE.succeed(done!));
-      assert.deepEqual(await batches.purge(1_000, 10), { batches: 0, more: false }, "it has ended just now");
+      assert.deepEqual(await batches.purge(1_000, 10), { batches: 0, more: false }, "it has just ended");
       await fixture.clock.advance(2_000);
       await on.submit("new", [1]);
       await on.runAll(worker);

@@ -1,4 +1,4 @@
-// What the port promises about jobs that wait: they hold nothing meanwhile, are woken however what they wait for came about, read each signal
+// What the port promises about jobs that wait: they hold nothing meanwhile, are woken however what they wait for happened, read each signal
 // once, and go on where they were.
 import assert from "node:assert/strict";
 import type { ClaimedJob } from "../../job/job.ts";

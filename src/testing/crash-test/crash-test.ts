@@ -5,6 +5,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import type { NamedKind } from "../../job/contract.ts";
 import { encodeJson, type Json } from "../../job/json.ts";
 import { programFile } from "../../platform/program-file.ts";
 import type { Order, Message } from "./child.ts";
@@ -60,10 +61,7 @@ const JOB_ID = "crash-test";
 const NOTE = "reached";
 
 /** Kills the job's process at every point at which something may happen twice, and says what did. */
-export async function crashTest<In>(
-  job: { readonly name: string },
-  options: CrashTestOptions<In>,
-): Promise<CrashReport> {
+export async function crashTest<In>(job: NamedKind, options: CrashTestOptions<In>): Promise<CrashReport> {
   const bench = new Bench(job.name, options);
   const undisturbed = await bench.toItsEnd();
   const runs: CrashRun[] = [];
@@ -136,7 +134,7 @@ class Bench<In> {
       killedAt !== null
         ? `it was killed ${killedAt}`
         : tooLate
-          ? `it was still on its way after ${this.#limitMs} ms (limitMs)`
+          ? `it had not ended after ${this.#limitMs} ms (limitMs)`
           : `its process ended on its own, the job ${endOf(said).ended}`;
     return `${why}: this run took another way than the undisturbed one before it. A job under crashTest has to do the same in every run (\`reset\`).`;
   }

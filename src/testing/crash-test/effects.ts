@@ -18,7 +18,13 @@ export interface Effect {
 }
 
 /** For a job under `crashTest`: reports that an effect outside the store happens now. Does nothing elsewhere. */
-export function effect(what: string, options: { readonly key?: string } = {}): void {
+export function effect(
+  what: string,
+  options: {
+    /** The idempotency key that its receiver gets. Default: none. */
+    readonly key?: string;
+  } = {},
+): void {
   write({ what, key: options.key ?? null });
 }
 

@@ -25,13 +25,13 @@ const NAME_AT_DOOR =
 const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: string) => string, sql: string])[] = [
   [
     "held-without-door",
-    (n) => `${n} job(s) are held, but at no door, so that they are never admitted`,
+    (n) => `${n} job(s) are held, but are in no key's queue, so they are never admitted`,
     `SELECT j.id AS name FROM outlive_jobs j LEFT JOIN outlive_extras e ON e.job = j.seq
      WHERE ${HELD} AND (e.place IN (${PLACE.held}, ${PLACE.first}) AND e.door IS NOT NULL AND EXISTS (SELECT 1 FROM outlive_doors d WHERE ${AT_DOOR})) IS NOT 1`,
   ],
   [
     "door-without-held",
-    (n) => `${n} job(s) wait at a door, but are not held`,
+    (n) => `${n} job(s) wait in a key's queue, but are not held`,
     `SELECT j.id AS name ${WITH_JOB} WHERE e.door IS NOT NULL AND NOT (${HELD})`,
   ],
   [

@@ -150,7 +150,7 @@ function heldTooLong(databasePath: string, path: string): OutliveError {
   return new OutliveError(
     ErrorCode.storeBusy,
     `The start-up of ${who} on ${databasePath} has not ended for ${GIVE_UP_MS / 60_000} minutes.`,
-    "If it is frozen, end that process; its lock goes with it. Nothing was changed here.",
+    "If that process is frozen, end it, which releases its lock. Nothing was changed here.",
     { path: databasePath, ...(holder && { pid: holder.pid }) },
   );
 }

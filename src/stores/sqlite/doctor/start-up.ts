@@ -221,7 +221,7 @@ async function repairOrThrow(
   if (repair.sound) return repair;
   const because =
     how.repair === "auto" && !salvage
-      ? `Salvage needs the file for itself, but ${users.map(({ pid }) => `process ${pid}`).join(", ")} has it open.`
+      ? `Salvage needs exclusive access to the file, but ${users.map(({ pid }) => `process ${pid}`).join(", ")} has it open.`
       : undefined;
   throw damaged(path, check, repair, because);
 }
@@ -276,12 +276,12 @@ function damaged(path: string, check: IntegrityCheck, repair: Repair | null = nu
   const tried =
     steps.length > 0
       ? ` Tried: ${steps.join(", ")}.`
-      : `${repair ? " Nothing can repair it without a loss." : ""} Nothing was changed.`;
+      : `${repair ? " It can't be repaired without loss." : ""} Nothing was changed.`;
   return new OutliveError(
     ErrorCode.storeDamaged,
     `${path} is damaged: ${findings.slice(0, MAX_NAMED).join("; ")}${more}.${because === undefined ? "" : ` ${because}`}${tried}`,
     [
-      `Stop everything that uses it, then: outlive check --repair --store sqlite:${path} (with --yes it may leave behind what can't be read)`,
+      `Stop everything that uses it, then: outlive check --repair --store sqlite:${path} (with --yes it may drop what can't be read)`,
       `If that is not enough, put a backup in its place (remove ${path}-wal and ${path}-shm, too), then: outlive recover --restored --store sqlite:${path}`,
       `To read what can be read: outlive status --read-only --store sqlite:${path}, or open(url, { readOnly: true }).`,
     ].join(". "),

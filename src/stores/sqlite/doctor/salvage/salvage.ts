@@ -104,7 +104,7 @@ function noRoom(path: string, cause: unknown): OutliveError {
   return new OutliveError(
     ErrorCode.storeFull,
     `There is not enough room next to ${path} for the salvaged file.`,
-    `It needs up to ${statSync(path).size} bytes. Make room and try again; the damaged file is as it was.`,
+    `It needs up to ${statSync(path).size} bytes. Free disk space and try again; the damaged file was not changed.`,
     { path, bytes: statSync(path).size },
     { cause },
   );
