@@ -1,13 +1,13 @@
 // Outlive as a contender, on each store: nothing here but its public API, of the code as it is published. With the sources each of its threads would
 // strip their types first, while a drain is timed.
-import type { EngineOptions } from "../../../src/index.ts";
+import type * as outlive from "../../../src/index.ts";
 import type { Found, Input, Mode, Open, Place, Session, Task } from "../adapter.ts";
 import { load } from "./load.ts";
 
 /** Where `installation.ts` builds it. */
 const BUILT = "../node_modules/.outlive/code/index.js";
 
-const TIMES: Readonly<Record<Mode, NonNullable<EngineOptions["heartbeat"]>>> = {
+const TIMES: Readonly<Record<Mode, NonNullable<outlive.EngineOptions["heartbeat"]>>> = {
   default: {},
   fastest: { interval: "500ms", lease: "1500ms", sweep: "1s", probe: "10ms" },
   throughput: {},
@@ -23,7 +23,7 @@ const STATES: Readonly<Record<string, Found["state"]>> = {
 };
 
 export const open: Open = async ({ address }: Place, mode): Promise<Session> => {
-  const { job, open: openEngine } = await load<typeof import("../../../src/index.ts")>(BUILT);
+  const { job, open: openEngine } = await load<typeof outlive>(BUILT);
   const task = job<{ n: number; act: Input["act"]; ms: number }>("task");
   let handle: (task: Task) => Promise<void>;
   task.handle((input, run) => handle({ input, note: (word) => run.progress(word) }));
