@@ -22,7 +22,7 @@ async function marksOf(row: () => void, clock: { nowMs: number }): Promise<(read
     parse: null,
   } as unknown as Parameters<typeof runBlock>[0];
   const numbers = Array.from({ length: 10 }, (_, n) => n);
-  await runBlock(deps, { batch: "b", round: 1, number: 0, lines: numbers, rows: numbers } as never, run);
+  await runBlock(deps, { batch: "b", round: 1, number: 0, lines: numbers, rows: numbers }, run);
   return marks;
 }
 
