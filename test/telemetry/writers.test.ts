@@ -1,7 +1,7 @@
 // The log: one line per fact, as JSON or text, without secrets.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { jsonWriter, prettyWriter, redact, redactText } from "../../src/telemetry/log.ts";
+import { jsonWriter, logEvent, prettyWriter, redact, redactText } from "../../src/telemetry/log.ts";
 
 const now = (): number => Date.parse("2024-01-15T10:30:00.123Z");
 
@@ -105,4 +105,22 @@ test("a long text is redacted in linear time, whatever it is made of", () => {
     redactText(text);
     assert.ok(performance.now() - began < 2_000, `${JSON.stringify(part)}, over and over`);
   }
+});
+
+test("a recovery that took no job has no line of its own: the death is logged once, by the process that found it first", () => {
+  const lines: string[] = [];
+  const add = (message: string): void => void lines.push(message);
+  const logger = { info: add, warn: add, error: add };
+  const pass = { recovery: "r1", by: "vm-2", durationMs: 5, failed: 0 };
+  logEvent(logger, { name: "recovery.started", recovery: "r1", by: "vm-2", workers: 1 }, true);
+  logEvent(logger, { name: "recovery.completed", ...pass, incidents: ["i1"], jobs: 0 }, true);
+  assert.deepEqual(lines, []);
+  logEvent(logger, { name: "worker.gone", worker: "vm-1", how: "gone", incident: "i1", evidence: null }, true);
+  logEvent(logger, { name: "recovery.completed", ...pass, incidents: ["i1"], jobs: 1 }, true);
+  logEvent(logger, { name: "recovery.started", recovery: "r2", by: "open", workers: 2 }, true);
+  assert.deepEqual(lines, [
+    "worker vm-1 is gone; incident i1",
+    "recovery r1 by vm-2: 1 dead worker, 1 job, 0 failed, 5 ms",
+    "recovery r2 by open started: 2 dead workers",
+  ]);
 });
