@@ -34,7 +34,7 @@ export class Ahead {
   #duration = Number.POSITIVE_INFINITY;
   /** Changes with what `isFast` returns. */
   version = 0;
-  /** Jobs that ended per ms in which there was one to run. */
+  /** Jobs that ended per ms in which there was one to run; infinite: not known. */
   #rate = Number.POSITIVE_INFINITY;
   #ratedMono = 0;
   /** Since when there is none to run; null: there is one. */
@@ -85,6 +85,13 @@ export class Ahead {
     this.#waiting = waiting.filter((attempt) => !gone.has(attempt));
     this.#first = 0;
     return out.map((attempt) => ({ attempt, ours: this.#take(attempt) }));
+  }
+
+  /** Takes out those that were claimed before then (monotonic). They waited for slots that did not become free: the rate is not what it was. */
+  takeOverdue(mono: number): { readonly attempt: Attempt; readonly ours: boolean }[] {
+    const overdue = this.takeOut(({ claimedMono }) => claimedMono < mono);
+    if (overdue.length > 0) this.#rate = Number.POSITIVE_INFINITY;
+    return overdue;
   }
 
   #take(attempt: Attempt): boolean {

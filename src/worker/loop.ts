@@ -291,7 +291,7 @@ export class Loop implements ExecutorOwner {
 
   ticked(): void {
     const since = this.#context.clock.mono() - MAX_WAIT_MS;
-    this.#releaseWaiting(({ claimedMono }) => claimedMono < since, "it waited too long for a free slot");
+    for (const { attempt } of this.#ahead.takeOverdue(since)) attempt.release("it waited too long for a free slot");
     this.#on("tick");
   }
 

@@ -8,6 +8,7 @@ import { APPLIED, type Room, type Settlement, type TurnAnswer } from "../../src/
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { Ahead, MAX_AHEAD } from "../../src/worker/ahead.ts";
 import type { Attempt } from "../../src/worker/attempt.ts";
+import type { Attempt } from "../../src/worker/attempt.ts";
 import { Loop } from "../../src/worker/loop.ts";
 import { aClaim, aContext, aKind, aLease, aTurn, counted, fakeStore, held, Recorder } from "../support/samples.ts";
 
@@ -225,4 +226,20 @@ test("the time in which a worker has nothing to run does not count: what a slow 
     ahead.starved(turn * 1_000 + 230);
   }
   assert.equal(ahead.room(), 5, "50 jobs in 200 ms, half of them while a turn is under way");
+});
+
+test("after a job has waited too long, nothing is claimed ahead until others have ended", () => {
+  const ahead = new Ahead(new AheadCells());
+  ahead.fed(0);
+  ahead.turned(50, 5);
+  assert.equal(ahead.room(), 200);
+  const waiting = { claimedMono: 5, job: aClaim({ id: "late" }), cell: -1 } as unknown as Attempt;
+  ahead.add(waiting);
+  assert.deepEqual(ahead.takeOverdue(5), []);
+  assert.deepEqual(ahead.takeOverdue(6), [{ attempt: waiting, ours: true }]);
+  assert.equal(ahead.room(), 0);
+  ahead.turned(0, 10);
+  assert.equal(ahead.room(), 0);
+  ahead.turned(10, 11);
+  assert.equal(ahead.room(), 200);
 });
