@@ -8,7 +8,6 @@ import { APPLIED, type Room, type Settlement, type TurnAnswer } from "../../src/
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 import { Ahead, MAX_AHEAD } from "../../src/worker/ahead.ts";
 import type { Attempt } from "../../src/worker/attempt.ts";
-import type { Attempt } from "../../src/worker/attempt.ts";
 import { Loop } from "../../src/worker/loop.ts";
 import { aClaim, aContext, aKind, aLease, aTurn, counted, fakeStore, held, Recorder } from "../support/samples.ts";
 
