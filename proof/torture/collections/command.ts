@@ -266,7 +266,7 @@ class Run {
       this.#workers.splice(this.#workers.indexOf(child), 1);
       this.#working.delete(child);
       if (this.#stopping) return;
-      if (signal !== "SIGKILL") this.broken.push(`a worker ended by itself, with ${code ?? signal}`);
+      if (signal !== "SIGKILL") this.broken.push(`a worker ended without a kill, with ${code ?? signal}`);
       this.#startWorker();
     });
   }
