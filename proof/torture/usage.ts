@@ -26,6 +26,7 @@ Processes (without one of these options): real processes, killed, frozen and cut
 --collections: collections of 20 parts from RabbitMQ, while workers, the producer, all workers, the broker, a worker with
   the broker, and the server of a PostgreSQL or Redis store are killed
   --store sqlite|postgres|redis, --kills N, --seed N, --keep
+  --seconds N               end kills and sending after this long, and judge what was sent: a piece of a campaign
   --points                  instead of random kills: worker, broker, store, and worker and broker, each at ten points of a
                             collection's life
   --victim NAME             only this one of the four

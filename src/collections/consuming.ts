@@ -11,7 +11,7 @@ import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import { wiredKind } from "./collection-worker.ts";
 import type { AnyCollection } from "./contract.ts";
 import { type Intake, needBlobs } from "./intake.ts";
-import { Messages, roomOf } from "./messages.ts";
+import { apart, Messages, type MessageSuspects, roomOf } from "./messages.ts";
 import { QueueShares } from "./queue-shares.ts";
 
 /** How often open collections with queues of their own are looked for. */
@@ -35,6 +35,7 @@ export interface ConsumingDeps {
   /** Of a message for a kind. Rejects if it does not fit. */
   readonly draft: (kind: { readonly name: string }, input: unknown, id: string) => Promise<JobDraft>;
   readonly newId: () => string;
+  readonly suspects: MessageSuspects;
 }
 
 /** A kind of which each collection has its own queues. */
@@ -56,6 +57,8 @@ export class Consuming {
   #callOffTurn: (() => void) | null = null;
   #looking: Promise<void> = Promise.resolve();
   #stopped = false;
+  /** For messages that wait for a job: they are returned. */
+  readonly #calledOff = new AbortController();
   #stopping: Promise<void> | undefined;
 
   constructor(deps: ConsumingDeps, kinds: readonly AnyCollection[]) {
@@ -81,6 +84,7 @@ export class Consuming {
 
   async #stop(): Promise<void> {
     this.#stopped = true;
+    this.#calledOff.abort();
     this.#callOff?.();
     this.#callOffTurn?.();
     await this.#looking;
@@ -88,9 +92,10 @@ export class Consuming {
   }
 
   #messages(contract: AnyCollection): Messages {
-    const { collections, intake, events } = this.#deps;
+    const { collections, intake, events, suspects } = this.#deps;
+    const { signal } = this.#calledOff;
     const blobs = needBlobs(this.#deps.blobs, contract.name);
-    return new Messages({ collections, blobs, intake: intake(contract.name), events }, contract);
+    return new Messages({ collections, blobs, intake: intake(contract.name), events, suspects, signal }, contract);
   }
 
   #consumersOf(contract: AnyCollection): readonly Consumer[] {
@@ -151,11 +156,12 @@ export class Consuming {
     return { consumers, areMore };
   }
 
-  /** One job for each message id, however often the message comes. A message that no job can be made of is parked. */
+  /** One job for each message id, however often the message comes. A message that no job can be made of is parked; without a blob store its body stays with the broker. */
   #jobsFrom(queue: string, kind: { readonly name: string }): Consumer {
     const handle = async (deliveries: readonly Delivery[]): Promise<readonly Verdict[]> => {
-      const { enqueue, draft, newId } = this.#deps;
+      const { enqueue, draft, newId, blobs } = this.#deps;
       const drafts: JobDraft[] = [];
+      const refused = new Set<Delivery>();
       for (const delivery of deliveries) {
         const { messageId, body, redelivered } = delivery;
         const id = messageId === null ? newId() : `m${sha256(Buffer.from(`${queue}\n${messageId}`)).slice(0, 31)}`;
@@ -164,13 +170,20 @@ export class Consuming {
             throw new Error(`it was delivered ${redelivered + 1} times, and making one may end the process`);
           drafts.push(await draft(kind, JSON.parse(Buffer.from(body).toString()), id));
         } catch (thrown) {
+          refused.add(delivery);
           await this.#park(queue, kind.name, delivery, thrown);
         }
       }
       if (drafts.length > 0) await enqueue(drafts);
-      return deliveries.map(() => "ack");
+      return deliveries.map((delivery) => (refused.has(delivery) && !blobs ? "keep" : "ack"));
     };
-    return { queue, kind: kind.name, prefetch: JOBS_PREFETCH, handle };
+    return {
+      queue,
+      kind: kind.name,
+      prefetch: JOBS_PREFETCH,
+      handle: (deliveries) =>
+        apart({ suspects: this.#deps.suspects, signal: this.#calledOff.signal }, deliveries, handle),
+    };
   }
 
   async #park(queue: string, kind: string, { body, messageId }: Delivery, thrown: unknown): Promise<void> {
@@ -179,7 +192,8 @@ export class Consuming {
     const blob = blobs ? parkedBlobOf(kind, hash) : null;
     if (blobs && blob !== null) await blobs.put(blob, body);
     const id = sha256(Buffer.from(JSON.stringify([queue, hash, messageId]))).slice(0, 32);
-    const reason = `no ${kind} job can be made of it: ${(thrown as Error).message}`;
+    const left = blobs ? "" : ` (it stays in the queue ${queue}: its worker has no blob store to keep its body)`;
+    const reason = `no ${kind} job can be made of it: ${(thrown as Error).message}${left}`;
     const none = { collection: null, series: null, ordinal: null };
     await collections.park([{ id, kind, ...none, reason, blob, bytes: body.length }]);
     events.emit("message.parked", { id, kind, ...none, reason });

@@ -28,11 +28,37 @@ export function roomOf({ settings: { memory, messageMax } }: AnyCollection): num
   return Math.min(MAX_PREFETCH, Math.max(1, Math.floor(memory / messageMax)));
 }
 
+/** What is known of the jobs of this process that were in flight at a death. A message that ends the process must not be taken for one of them. */
+export interface MessageSuspects {
+  areHeld(): boolean;
+  /** Works while no such job is claimed. `alone`: and begins when none is held. Null: it was called off before. */
+  apart<T>(alone: boolean, work: () => Promise<T>, signal: AbortSignal): Promise<T | null>;
+}
+
+/** Messages that were in hand at this many deaths are not handled next to such a job. After one death most are: it had another cause, as a rule. */
+const APART_AFTER = 2;
+
+/** Handles messages apart from suspect jobs, if they were delivered before. */
+export async function apart(
+  { suspects, signal }: Pick<MessageDeps, "suspects" | "signal">,
+  deliveries: readonly Delivery[],
+  handle: (deliveries: readonly Delivery[]) => Promise<readonly Verdict[]>,
+  isAlone = false,
+): Promise<readonly Verdict[]> {
+  const times = Math.max(...deliveries.map(({ redelivered }) => redelivered));
+  if (times === 0 && !isAlone) return handle(deliveries);
+  const verdicts = await suspects.apart(isAlone || times >= APART_AFTER, () => handle(deliveries), signal);
+  return verdicts ?? deliveries.map(() => "requeue");
+}
+
 export interface MessageDeps {
   readonly collections: Collections;
   readonly blobs: PartBlobs;
   readonly intake: Intake;
   readonly events: Emitter;
+  readonly suspects: MessageSuspects;
+  /** Aborted when no more messages are handled. */
+  readonly signal: AbortSignal;
 }
 
 /** What one message is: a part with its place, or why it can't be one. */
@@ -65,14 +91,20 @@ export class Messages {
       handle: (deliveries) => this.#reporting(queue, () => handle(deliveries)),
     });
     const { part, header, parked } = queues;
+    const alone = async ([one]: readonly Delivery[]): Promise<readonly Verdict[]> => [await this.#alone(one!)];
     return [
-      ...(part === undefined ? [] : [consumer(part, parts, (all) => inCompany(all, (few) => this.#parts(few)))]),
+      ...(part === undefined ? [] : [consumer(part, parts, (all) => this.#inCompany(all, (few) => this.#parts(few)))]),
       ...(header === undefined
         ? []
-        : [consumer(header, headers, (all) => inCompany(all, (few) => this.#headers(few)))]),
+        : [consumer(header, headers, (all) => this.#inCompany(all, (few) => this.#headers(few)))]),
       ...(parked === undefined
         ? []
-        : [{ ...consumer(parked, 1, async ([one]) => [await this.#alone(one!)]), restMs: ALONE_REST_MS }]),
+        : [
+            {
+              ...consumer(parked, 1, (all) => apart(this.#deps, all, alone, true)),
+              restMs: ALONE_REST_MS,
+            },
+          ]),
     ];
   }
 
@@ -84,6 +116,21 @@ export class Messages {
       this.#deps.events.emit("store.failed", { doing: `keeping messages of ${queue}`, error, retryInMs: 1_000 });
       throw thrown;
     }
+  }
+
+  /**
+   * Handles those that may be handled together. The others are moved away, and nothing of them is read. That includes those that would have to wait for a
+   * suspect job: here the messages behind them would wait, too.
+   */
+  async #inCompany(
+    deliveries: readonly Delivery[],
+    handle: (few: readonly Delivery[]) => Promise<readonly Verdict[]>,
+  ): Promise<readonly Verdict[]> {
+    const limit = this.#deps.suspects.areHeld() ? APART_AFTER : MAX_IN_COMPANY;
+    const few = deliveries.filter(({ redelivered }) => redelivered < limit);
+    const verdicts = few.length === 0 ? [] : await apart(this.#deps, few, handle);
+    const byDelivery = new Map(few.map((delivery, at) => [delivery, verdicts[at]!]));
+    return deliveries.map((delivery) => byDelivery.get(delivery) ?? "isolate");
   }
 
   async #parts(deliveries: readonly Delivery[]): Promise<readonly Verdict[]> {
@@ -207,17 +254,6 @@ export class Messages {
     await collections.park(rows);
     for (const { blob: _, bytes: __, ...row } of rows) events.emit("message.parked", row);
   }
-}
-
-/** Handles those that may be handled together. The others are moved away, and nothing of them is read. */
-async function inCompany(
-  deliveries: readonly Delivery[],
-  handle: (few: readonly Delivery[]) => Promise<readonly Verdict[]>,
-): Promise<readonly Verdict[]> {
-  const few = deliveries.filter(({ redelivered }) => redelivered < MAX_IN_COMPANY);
-  const verdicts = few.length === 0 ? [] : await handle(few);
-  const byDelivery = new Map(few.map((delivery, at) => [delivery, verdicts[at]!]));
-  return deliveries.map((delivery) => byDelivery.get(delivery) ?? "isolate");
 }
 
 /** Shared ones end in `.header`, those of one collection in `-header`. */

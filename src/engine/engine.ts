@@ -221,7 +221,7 @@ export class Engine<Kinds extends string = string> extends Client {
     );
     this.#host = host;
     this.#requestWorker?.prepare([...(this.#wiring.requests?.values() ?? [])].filter(({ name }) => kinds.has(name)));
-    const consuming = this.#consume(kinds);
+    const consuming = this.#consume(kinds, host);
     this.#consuming = consuming;
     void host.stopped
       .catch(() => {})
@@ -325,7 +325,7 @@ export class Engine<Kinds extends string = string> extends Client {
   }
 
   /** Consumes what the kinds of this worker need. Undefined: there is no broker, or nothing to consume. */
-  #consume(kinds: ReadonlyMap<string, RunnableKind>): Consuming | undefined {
+  #consume(kinds: ReadonlyMap<string, RunnableKind>, { suspects }: WorkerHost): Consuming | undefined {
     const { broker, backend, blobs = null, bus, clock, random } = this.#wiring;
     const { collections } = backend.store;
     const own = [...this.collectionKinds.values()].filter(({ name }) => kinds.has(name));
@@ -341,6 +341,7 @@ export class Engine<Kinds extends string = string> extends Client {
         enqueue: (drafts) => backend.store.enqueue(drafts),
         draft: async (kind, input, id) => this.draft(kind as never, input, { id }),
         newId: idSource(clock, random),
+        suspects,
       },
       own,
     );

@@ -1,6 +1,7 @@
 // A worker as the user holds it: one life after the other until it is stopped. Losing a life (the store said that it was taken
 // for dead) starts the next one under a new id; only an unfit process ends with an error.
 import { createHash } from "node:crypto";
+import type { MessageSuspects } from "../collections/messages.ts";
 import type { AnyContract, RunnableKind } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, toStoredError, whyStoreReplaced } from "../job/errors.ts";
@@ -72,6 +73,12 @@ export class WorkerHost implements WorkerHandle {
   get lastBeat(): WorkerLife["lastBeat"] {
     return this.#life.lastBeat;
   }
+
+  /** For what consumes messages in this process. */
+  readonly suspects: MessageSuspects = {
+    areHeld: () => this.#life.loop.holdsSuspects,
+    apart: (alone, work, signal) => this.#life.loop.apart(alone, work, signal),
+  };
 
   heldJobs(): readonly ClaimedJob[] {
     return this.#life.loop.heldJobs();

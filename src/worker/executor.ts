@@ -300,6 +300,12 @@ export class Slots {
 export class Suspects {
   readonly #together = new Map<string, number>();
   #oldestFirst = false;
+  /** How many others are at work that no row knows of. Next to one of them no job may be the only suspect. */
+  apart = 0;
+
+  get count(): number {
+    return this.#together.size;
+  }
 
   took({ lease, together }: ClaimedJob): void {
     if (together !== null) this.#together.set(lease.jobId, together);
@@ -315,6 +321,7 @@ export class Suspects {
    * first.
    */
   held(ending: readonly { readonly lease: { readonly jobId: string } }[]): HeldSuspects | undefined {
+    if (this.apart > 0) return { count: this.count + this.apart, together: 1, oldestFirst: this.#oldestFirst };
     if (this.#together.size === 0)
       return this.#oldestFirst ? { count: 0, together: null, oldestFirst: true } : undefined;
     const left = new Map(this.#together);

@@ -111,6 +111,7 @@ export class Loop implements ExecutorOwner {
   /** When what has finished is settled, however little it is; undefined: nothing is gathered. */
   #gathered: CallOff | undefined;
   readonly #whenEmpty: (() => void)[] = [];
+  readonly #whenNoSuspects: (() => void)[] = [];
   readonly #due = (): void => this.#on("due");
   readonly #gather = (): void => {
     this.#gathered = undefined;
@@ -183,6 +184,37 @@ export class Loop implements ExecutorOwner {
     );
   }
 
+  /** Whether a job that was in flight at a death is held. */
+  get holdsSuspects(): boolean {
+    return this.#suspects.count > 0;
+  }
+
+  /**
+   * Does work that may end the process and of which no row knows: messages that were in hand at a death. Meanwhile no suspect is claimed, and with `alone` it
+   * begins when none is held. Otherwise its death would be blamed on a job that was the only suspect in the rows. Null: it was called off before.
+   */
+  async apart<T>(alone: boolean, work: () => Promise<T>, signal: AbortSignal): Promise<T | null> {
+    this.#suspects.apart++;
+    try {
+      if (alone)
+        await new Promise<void>((resolve) => {
+          this.#whenNoSuspects.push(resolve);
+          signal.addEventListener("abort", () => resolve(), { once: true });
+          this.#checkSuspects();
+        });
+      return signal.aborted ? null : await work();
+    } finally {
+      this.#suspects.apart--;
+      this.wake();
+    }
+  }
+
+  /** A turn that is under way may bring one. */
+  #checkSuspects(): void {
+    if (this.#state !== "closed" && (isTurning(this.#state) || this.holdsSuspects)) return;
+    for (const resolve of this.#whenNoSuspects.splice(0)) resolve();
+  }
+
   /** Tells every handler to stop. */
   interruptAll(why: "shutdown" | "lease-lost", what: string): void {
     if (why === "shutdown") this.#releaseWaiting(() => true, what);
@@ -207,6 +239,7 @@ export class Loop implements ExecutorOwner {
     this.#ahead.takeOut(() => true);
     this.#executor.close();
     this.#nowEmpty();
+    this.#checkSuspects();
   }
 
   /**
@@ -287,6 +320,7 @@ export class Loop implements ExecutorOwner {
   /** A durable step is progress: the job is fresh again. */
   stepped({ id }: Attempt): void {
     this.#suspects.freed(id);
+    this.#checkSuspects();
   }
 
   ticked(): void {
@@ -402,6 +436,7 @@ export class Loop implements ExecutorOwner {
       this.#on("ended");
       this.#explain();
       if (this.#executor.heldCount === 0) this.#nowEmpty();
+      this.#checkSuspects();
     }
   }
 
@@ -500,6 +535,7 @@ export class Loop implements ExecutorOwner {
     if (!attempt) return;
     this.#slots.freed(attempt.job.kind);
     this.#suspects.freed(attempt.id);
+    this.#checkSuspects();
   }
 
   #sleep(nextDueInMs: number | null): void {

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import amqplib, { type ConfirmChannel } from "amqplib";
 import { MAX_ALONE, MAX_IN_COMPANY, MAX_PARKINGS } from "../../src/collections/messages.ts";
-import { collection, type Engine, job } from "../../src/index.ts";
+import { collection, type Engine, job, type JobContract } from "../../src/index.ts";
 import { rabbitmq } from "../../src/rabbitmq.ts";
 import { POISON } from "../support/collection-jobs.ts";
 import { type Child, Place, untilTrue } from "../support/processes.ts";
@@ -21,9 +21,18 @@ class Poisoned {
   readonly broker: string;
   readonly channel: ConfirmChannel;
   readonly engine: Engine;
+  /** Of the collector: runs until it is released. */
+  readonly held: JobContract;
 
-  private constructor(place: Place, kind: string, broker: string, channel: ConfirmChannel, engine: Engine) {
-    [this.place, this.kind, this.broker, this.channel, this.engine] = [place, kind, broker, channel, engine];
+  private constructor(
+    place: Place,
+    kind: string,
+    broker: string,
+    channel: ConfirmChannel,
+    { engine, held }: { engine: Engine; held: JobContract },
+  ) {
+    [this.place, this.kind, this.broker, this.channel] = [place, kind, broker, channel];
+    [this.engine, this.held] = [engine, held];
   }
 
   static async begin(t: TestContext): Promise<Poisoned> {
@@ -42,9 +51,11 @@ class Poisoned {
       await model.close();
     });
     const scan = collection(kind, { series: ["files"] });
-    const engine = await place.engine({ jobs: [scan, job(`${kind}-result`)], blobs: join(place.folder, "blobs") });
+    const held = job(`${kind}-held`);
+    const jobs = [scan, job(`${kind}-result`), held];
+    const engine = await place.engine({ jobs, blobs: join(place.folder, "blobs") });
     await engine.collect(scan, null, { id: "tx", expect: { files: PARTS + 1 } });
-    return new Poisoned(place, kind, broker, channel, engine);
+    return new Poisoned(place, kind, broker, channel, { engine, held });
   }
 
   async part(ordinal: number, body = `part ${ordinal}`, queue: "part" | "parked" = "part"): Promise<void> {
@@ -170,8 +181,36 @@ test("a message whose body can't even be parked, because storing it ends the pro
   assert.deepEqual([row!.ordinal, row!.blob], [1, null]);
   assert.match(row!.reason, /and so may storing its body: it is the first message of the broker's parked queue$/);
   await poisoned.goesOn();
+  await poisoned.part(7, "sent by hand", "parked");
+  await untilTrue(
+    () => engine.parked({ kind }),
+    (rows) => rows.some(({ ordinal }) => ordinal === 7),
+    "the message behind it in the parked queue is handled",
+  );
   last.kill();
   await last.exited;
   await poisoned.raise("parked", MAX_ALONE + MAX_PARKINGS + 2);
   assert.equal((await channel.checkQueue(`outlive.${kind}.parked`)).messageCount, 1, "nothing of it is lost");
+});
+
+test("a message that ends processes waits for the suspect job of its process, and the job is not blamed for it", async (t) => {
+  const poisoned = await Poisoned.begin(t);
+  const { engine, kind, channel, held } = poisoned;
+  const { id } = await engine.enqueue(held, null);
+  const first = poisoned.collector("anywhere");
+  await first.untilFact("held");
+  first.kill();
+  await first.exited;
+  const second = poisoned.collector("anywhere");
+  await second.untilFact("held");
+  await poisoned.part(1, POISON, "parked");
+  await untilTrue(
+    () => channel.checkQueue(`outlive.${kind}.parked`),
+    ({ messageCount }) => messageCount === 0,
+    "the process has the message",
+  );
+  second.process.send("release");
+  assert.equal((await second.exited).signal, "SIGKILL", "it died of the message, after the job");
+  const done = await engine.get(id);
+  assert.deepEqual([done?.state, done?.counters.crashes, done?.counters.blamed], ["succeeded", 1, 0]);
 });

@@ -327,6 +327,64 @@ test("messages of another queue become jobs by their message id, once, and what 
   assert.deepEqual([jobs.length, ran.length], [2, 2]);
 });
 
+test("without a blob store, messages that no job can be made of stay in their queue, and stop no other", async (t) => {
+  const queue = `${freshKind()}.results`;
+  const channel = await channelOf(t);
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  const ran: unknown[] = [];
+  const report = job("report").handle((input) => void ran.push(input));
+  const broker = rabbitmq(await sharedRabbitmq()).consume(queue, report);
+  const engine = await open("sqlite::memory:", { jobs: [report], broker, logger: false, heartbeat: PATIENT });
+  t.after(() => engine.close());
+  // More than a process holds at once.
+  const BAD = 120;
+  for (let n = 1; n <= BAD; n++)
+    channel.sendToQueue(queue, Buffer.from("not json"), { persistent: true, messageId: `bad-${n}` });
+  channel.sendToQueue(queue, Buffer.from('{"n":1}'), { persistent: true, messageId: "good" });
+  await channel.waitForConfirms();
+  const worker = await engine.start();
+  await untilTrue(
+    () => ran.length,
+    (count) => count === 1,
+    "the message behind them became a job",
+  );
+  const [row] = await engine.parked({ kind: "report" });
+  assert.equal(row!.blob, null);
+  assert.match(row!.reason, /\(it stays in the queue t\w+\.results: its worker has no blob store to keep its body\)$/);
+  await worker.stop();
+  await engine.close();
+  await untilTrue(
+    () => channel.checkQueue(queue),
+    ({ messageCount }) => messageCount === BAD,
+    "nothing of them is lost",
+  );
+});
+
+test("stopped while it declares its queues, a consumption ends", async (t) => {
+  const channel = await channelOf(t);
+  const kinds = Array.from({ length: 20 }, () => ({ kind: freshKind(), queues: "per-collection" as const }));
+  const link = rabbitmq(await sharedRabbitmq());
+  const consumption = link.startConsuming(kinds, () => {});
+  await untilTrue(
+    async () => {
+      // Sending to a queue that is not there returns the message.
+      let isThere = true;
+      channel.once("return", () => (isThere = false));
+      channel.sendToQueue(`outlive.${kinds[0]!.kind}.parked`, Buffer.from(""), { mandatory: true });
+      // A queue that is being made refuses it.
+      await channel.waitForConfirms().catch(() => (isThere = false));
+      channel.removeAllListeners("return");
+      return isThere;
+    },
+    (isThere) => isThere,
+    "its first queue is there",
+  );
+  await consumption.stop();
+  await link.close();
+  for (const { kind } of kinds) await channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {});
+});
+
 test("a queue that does not exist is named and tried again, and is consumed once when it exists", async (t) => {
   const queue = `${freshKind()}.results`;
   const channel = await channelOf(t);

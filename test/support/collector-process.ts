@@ -39,10 +39,17 @@ const result = job(`${kind}-result`).handle((input) =>
   effect(`result ${(input as { collection: string }).collection}`),
 );
 
+/** Runs until the test releases it. One death as the only suspect of its process is its end. */
+const held = job(`${kind}-held`, { retry: { ...retry, crashes: 1 } }).handle(async () => {
+  const released = new Promise((resolve) => process.once("message", resolve));
+  tell("held");
+  await released;
+});
+
 const link = rabbitmq(broker);
 if (!leavesResults) link.consume(`${kind}.results`, result);
 const engine = await open(url!, {
-  jobs: [scan, result],
+  jobs: [scan, result, held],
   blobs: poison === undefined ? blobs! : deadly(fileSystem({ folder: blobs! })),
   broker: link,
   logger: false,

@@ -551,6 +551,52 @@ test("a worker says how many suspects it holds, without those that it settles wi
   assert.deepEqual(turns.at(-1)!.room.suspects, { count: 0, together: null, oldestFirst: true }, "it alternates");
 });
 
+test("while work is done apart, no suspect is claimed, and what must be alone begins when none is held or on its way", async () => {
+  const { worker: loop, clock, turns, end, start } = worker();
+  const first = await start();
+  const did: string[] = [];
+  const done = held<void>();
+  const stop = new AbortController();
+  const next = loop.apart(
+    false,
+    async () => {
+      did.push("next to suspects");
+      await done.promise;
+    },
+    stop.signal,
+  );
+  const alone = loop.apart(true, async () => void did.push("alone"), stop.signal);
+  const early = new AbortController();
+  const calledOff = loop.apart(true, async () => void did.push("called off"), early.signal);
+  await clock.settle();
+  assert.deepEqual(did, ["next to suspects"], "the turn that is under way may bring a suspect");
+  await first.answer({ claimed: [aClaim({ id: "a", together: 5 })] });
+  loop.wake();
+  await clock.settle();
+  assert.deepEqual(turns.at(-1)!.room.suspects, { count: 4, together: 1, oldestFirst: false });
+  early.abort();
+  assert.equal(await calledOff, null);
+  await turns.at(-1)!.answer();
+  assert.ok(loop.holdsSuspects);
+  assert.deepEqual(did, ["next to suspects"]);
+  await end("a");
+  while (loop.holdsSuspects) await turns.at(-1)!.answer();
+  await alone;
+  assert.deepEqual([did.at(-1), loop.holdsSuspects], ["alone", false], "after it was settled");
+  done.resolve();
+  await next;
+  for (let n = 0; n < 3; n++) {
+    loop.wake();
+    await clock.settle();
+    await turns.at(-1)!.answer();
+  }
+  assert.equal(turns.at(-1)!.room.suspects?.together ?? null, null, "suspects are claimed again");
+  const late = loop.apart(true, async () => void did.push("closed"), stop.signal);
+  loop.close();
+  await late;
+  assert.equal(did.at(-1), "closed", "nothing waits for a worker that has ended");
+});
+
 test("a kind's own limit is free for the claim that settles the job before, and not sooner", async () => {
   const { worker: made, clock, turns, end, start } = worker({ concurrency: { perKind: new Map([["mail", 1]]) } });
   const first = await start();

@@ -84,6 +84,15 @@ async function writeFile(name: string, data: Uint8Array): Promise<void> {
   }
 }
 
+interface Put {
+  id: string;
+  count: number;
+  bytes: number;
+  lanes: number;
+  /** Of a bare file: it is named by the SHA-256 of its bytes. */
+  hashes?: boolean;
+}
+
 /** As many messages in hand as ours; each is written as soon as it comes. */
 async function bareConsume(queue: string, count: number): Promise<void> {
   const model = await amqplib.connect(broker);
@@ -165,12 +174,13 @@ serve({
     await worker.stop({ grace: "0s" });
     return { ...ran, peakRss };
   },
-  put: async ({ id, count, bytes, lanes }: { id: string; count: number; bytes: number; lanes: number }) => {
+  put: async ({ id, count, bytes, lanes, hashes = false }: Put) => {
     const contents = Array.from({ length: count }, (_, n) => contentOf(n, bytes));
     begin();
     await atOnce(count, lanes, (n) => {
       const content = contents[n - 1]!;
-      return bare ? writeFile(`${id}-${n}`, content) : engine!.put(scan, id, "files", n, content);
+      const name = hashes ? createHash("sha256").update(content).digest("hex") : `${id}-${n}`;
+      return bare ? writeFile(name, content) : engine!.put(scan, id, "files", n, content);
     });
     return ended();
   },

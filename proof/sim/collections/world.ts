@@ -6,7 +6,7 @@ import { CollectionWorker } from "../../../src/collections/collection-worker.ts"
 import type { AnyCollection } from "../../../src/collections/contract.ts";
 import { collection } from "../../../src/engine/collection.ts";
 import { Intake } from "../../../src/collections/intake.ts";
-import { Messages } from "../../../src/collections/messages.ts";
+import { type MessageSuspects, Messages } from "../../../src/collections/messages.ts";
 import type { PartBlobs } from "../../../src/collections/blob-names.ts";
 import { jobOf } from "../../../src/job/collections.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
@@ -236,7 +236,12 @@ class CollectionWorld {
     const collections = this.#mutant?.process?.(store.collections!) ?? store.collections!;
     const intake = new Intake(collections, blobs, events, clock);
     const queues = { part: "part", header: "header" };
-    const consumers = new Messages({ collections, blobs, intake, events }, this.#contract).consumers(queues);
+    // Its jobs are not run by workers, so none of them is a suspect.
+    const suspects: MessageSuspects = { areHeld: () => false, apart: (_alone, work) => work() };
+    const { signal } = new AbortController();
+    const consumers = new Messages({ collections, blobs, intake, events, suspects, signal }, this.#contract).consumers(
+      queues,
+    );
     const broker = this.#brokerOf(around);
     const worker = new CollectionWorker({
       collections,

@@ -1,7 +1,7 @@
 // The rig for collections: workers, a producer, the broker and the store's server are killed with SIGKILL while parts come from RabbitMQ. In the end every
 // part is stored once, each collection has one blob for each part, one job that follows, and a notification.
 import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -16,13 +16,17 @@ import { PostgresServer } from "../../servers/postgres-server.ts";
 import { RedisServer } from "../../servers/redis-server.ts";
 import { RabbitmqServer } from "../../servers/rabbitmq-server.ts";
 import { wholeNumber } from "../arguments.ts";
-import { hashOf, idOf, KIND, RESULTS } from "./plan.ts";
+import { confirmedIn, hashOf, idOf, KIND, RESULTS } from "./plan.ts";
 import { POINTS } from "./point-plan.ts";
 import { killAtPoints, VICTIMS } from "./points.ts";
 import type { Task } from "./worker.ts";
 
 const PARTS = 20;
 const WORKERS = 3;
+/** Collections in a run without a kill. */
+const MIN_COLLECTIONS = 20;
+/** The share of kills that strike a worker in the middle of its work. The others may strike one that starts. */
+const STRIKES_WORKING = 0.9;
 /** Without progress for this long nothing will come any more. */
 const PATIENCE_MS = 90_000;
 /** One broker death costs 10 s of waiting for its return. */
@@ -40,6 +44,7 @@ export async function collections(args: readonly string[]): Promise<boolean> {
       seed: { type: "string", default: "1" },
       json: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
+      seconds: { type: "string" },
       points: { type: "boolean", default: false },
       victim: { type: "string" },
     },
@@ -48,6 +53,7 @@ export async function collections(args: readonly string[]): Promise<boolean> {
   if (store !== "sqlite" && store !== "postgres" && store !== "redis")
     throw new Error(`--store ${store}: use sqlite, postgres or redis.`);
   const [kills, seed] = [wholeNumber(values.kills, "kills"), wholeNumber(values.seed, "seed")];
+  const forMs = values.seconds === undefined ? null : wholeNumber(values.seconds, "seconds") * 1_000;
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
@@ -74,7 +80,7 @@ export async function collections(args: readonly string[]): Promise<boolean> {
     if (!isSound) scratch.keep();
     return isSound;
   }
-  const run = new Run(url, scratch.folder, { broker, store: server }, kills, seed);
+  const run = new Run(url, scratch.folder, { broker, store: server }, { kills, seed, forMs });
   const counts = await run.all();
   const line = {
     store,
@@ -88,7 +94,7 @@ export async function collections(args: readonly string[]): Promise<boolean> {
   if (!isSound) {
     scratch.keep();
     process.stderr.write(
-      `npm run torture -- --collections --store ${store} --kills ${kills} --seed ${seed}\nThe store is kept in ${scratch.folder}.\n`,
+      `npm run torture -- --collections --store ${store} --kills ${kills} --seed ${seed}${forMs === null ? "" : ` --seconds ${forMs / 1_000}`}\nThe store is kept in ${scratch.folder}.\n`,
     );
   }
   return isSound;
@@ -124,10 +130,16 @@ class Run {
   readonly #broker: RabbitmqServer;
   /** Null: the store is in the process of each worker. */
   readonly #store: PostgresServer | RedisServer | null;
+  readonly #folder: string;
   readonly #kills: number;
+  readonly #forMs: number | null;
   #state: number;
   readonly #workers: ChildProcess[] = [];
+  /** Those of them that have stored a part or ended a job. */
+  readonly #working = new Set<ChildProcess>();
   #producer: ChildProcess | null = null;
+  /** The producer has ended, with everything confirmed. */
+  #isSent = false;
   #stopping = false;
   /** A short run has one, too. */
   readonly #perBrokerDeath: number;
@@ -136,12 +148,13 @@ class Run {
     url: string,
     folder: string,
     { broker, store }: { broker: RabbitmqServer; store: PostgresServer | RedisServer | null },
-    kills: number,
-    seed: number,
+    { kills, seed, forMs }: { kills: number; seed: number; forMs: number | null },
   ) {
+    this.#folder = folder;
     this.#broker = broker;
     this.#store = store;
     this.#kills = kills;
+    this.#forMs = forMs;
     this.#state = seed;
     this.#perBrokerDeath = Math.min(KILLS_PER_BROKER_DEATH, Math.max(1, kills));
     this.#task = {
@@ -150,12 +163,13 @@ class Run {
       broker: broker.url(),
       parts: PARTS,
       acked: join(folder, "acked"),
-      // More than the kills take time for; at least some for a short run.
-      collections: Math.max(20, kills * 2),
+      enough: join(folder, "enough"),
+      atLeast: MIN_COLLECTIONS,
     };
   }
 
   async all(): Promise<Record<string, unknown>> {
+    const since = performance.now();
     await this.#declareQueues();
     for (let n = 0; n < WORKERS; n++) this.#startWorker();
     atEnd(() => this.#killAll());
@@ -163,15 +177,18 @@ class Run {
       const engine = await this.#untilThere();
       this.#startProducer();
       const acts: Record<string, number> = {};
-      for (let kill = 1; kill <= this.#kills; kill++) {
-        await pause(100 + this.#random() * 250);
-        const what = await this.#kill(kill);
+      const untilMono = this.#forMs === null ? Infinity : performance.now() + this.#forMs;
+      let kills = 0;
+      while (kills < this.#kills && performance.now() < untilMono) {
+        await pause(50 + this.#random() * 150);
+        const what = await this.#kill(++kills);
         acts[what] = (acts[what] ?? 0) + 1;
       }
-      await this.#untilAll(engine);
-      const counts = await this.#audit(engine);
+      const collections = await this.#untilSent();
+      await this.#untilAll(engine, collections);
+      const counts = await this.#audit(engine, collections);
       await engine.close();
-      return { kills: this.#kills, faults: acts, ...counts };
+      return { kills, seconds: Math.round((performance.now() - since) / 1_000), faults: acts, ...counts };
     } finally {
       this.#stopping = true;
       this.#killAll();
@@ -182,7 +199,7 @@ class Run {
     if (number % this.#perBrokerDeath === 0) {
       // Alone, and together with a worker in turn.
       const alone = (number / this.#perBrokerDeath) % 2 === 1;
-      if (!alone) this.#workers[0]?.kill("SIGKILL");
+      if (!alone) this.#strike(this.#workers[0]);
       await this.#broker.kill();
       await this.#broker.start();
       return alone ? "broker" : "worker and broker";
@@ -197,10 +214,33 @@ class Run {
       this.#producer.kill("SIGKILL");
       return "producer";
     }
-    const victims =
-      dice < 0.3 ? [...this.#workers] : [this.#workers[Math.floor(this.#random() * this.#workers.length)]!];
-    for (const victim of victims) victim?.kill("SIGKILL");
+    const isAny = this.#random() >= STRIKES_WORKING;
+    const which = this.#random();
+    await this.#untilWorking();
+    const some = isAny ? this.#workers : [...this.#working];
+    const victims = dice < 0.3 ? [...this.#workers] : [some[Math.floor(which * some.length)]!];
+    for (const victim of victims) this.#strike(victim);
     return victims.length > 1 ? "all workers" : "worker";
+  }
+
+  #strike(worker: ChildProcess | undefined): void {
+    if (!worker) return;
+    this.#working.delete(worker);
+    worker.kill("SIGKILL");
+  }
+
+  /** Kills at a faster pace would strike only workers that start, and nothing would ever be collected. */
+  async #untilWorking(): Promise<void> {
+    for (const since = performance.now(); this.#working.size === 0; await pause(5))
+      if (performance.now() - since > PATIENCE_MS) throw new Error("No worker stores a part or ends a job.");
+  }
+
+  /** Lets the producer end. Resolves with how many collections it has sent. */
+  async #untilSent(): Promise<number> {
+    writeFileSync(this.#task.enough, "");
+    for (const since = performance.now(); !this.#isSent; await pause(20))
+      if (performance.now() - since > PATIENCE_MS) throw new Error("The producer does not end.");
+    return confirmedIn(this.#task.acked);
   }
 
   /** Seeded: a run can be repeated, as far as processes can. */
@@ -212,15 +252,22 @@ class Run {
   #spawn(role: Task["role"]): ChildProcess {
     const program = fileURLToPath(new URL("./worker.ts", import.meta.url));
     const args = ["--disable-warning=ExperimentalWarning", program, JSON.stringify({ role, ...this.#task })];
-    return spawn(process.execPath, args, { stdio: ["ignore", "ignore", "inherit"] });
+    return spawn(process.execPath, args, {
+      stdio: ["ignore", "ignore", "inherit", "ipc"],
+      env: { ...process.env, NODE_COMPILE_CACHE: join(this.#folder, "code") },
+    });
   }
 
   #startWorker(): void {
     const child = this.#spawn("worker");
     this.#workers.push(child);
-    child.once("exit", () => {
+    child.once("message", () => this.#working.add(child));
+    child.once("exit", (code, signal) => {
       this.#workers.splice(this.#workers.indexOf(child), 1);
-      if (!this.#stopping) this.#startWorker();
+      this.#working.delete(child);
+      if (this.#stopping) return;
+      if (signal !== "SIGKILL") this.broken.push(`a worker ended without a kill, with ${code ?? signal}`);
+      this.#startWorker();
     });
   }
 
@@ -229,6 +276,7 @@ class Run {
     this.#producer = child;
     child.once("exit", (code) => {
       this.#producer = null;
+      this.#isSent = code === 0;
       // The broker may be away: not at once.
       if (!this.#stopping && code !== 0) setTimeout(() => !this.#stopping && this.#startProducer(), 200);
     });
@@ -268,22 +316,22 @@ class Run {
     }
   }
 
-  async #untilAll(engine: Engine): Promise<void> {
+  async #untilAll(engine: Engine, collections: number): Promise<void> {
     let [last, since] = [-1, performance.now()];
     while (performance.now() - since < PATIENCE_MS) {
       const counts = await engine.collectionCounts().catch(() => []);
       const notified = counts.reduce((sum, { state, count }) => sum + (state === "notified" ? count : 0), 0);
       const kinds = await engine.counts().catch(() => []);
       const done = kinds.find(({ kind }) => kind === KIND)?.succeeded ?? 0;
-      if (notified === this.#task.collections && done === notified) return;
+      if (notified === collections && done === notified) return;
       if (notified + done !== last) [last, since] = [notified + done, performance.now()];
       await pause(100);
     }
   }
 
-  async #audit(engine: Engine): Promise<Record<string, number>> {
+  async #audit(engine: Engine, collections: number): Promise<Record<string, number>> {
     const counts = {
-      collections: 0,
+      collections,
       parts: 0,
       partsLost: 0,
       partsTwice: 0,
@@ -295,9 +343,8 @@ class Run {
     };
     const notes = await this.#notifications();
     const blobs = blobsIn(this.#task.blobs);
-    for (let n = 0; n < this.#task.collections; n++) {
+    for (let n = 0; n < collections; n++) {
       const id = idOf(n);
-      counts.collections++;
       const found = await engine.collection(id);
       if (found?.state !== "notified")
         this.broken.push(`collection ${id} is ${found?.state ?? "not there"}: ${found?.why ?? ""}`);
@@ -323,6 +370,8 @@ class Run {
       if ((found?.series["files"]?.have ?? 0) > PARTS) counts.partsTwice++;
     }
     await this.#auditDone(engine, counts);
+    const others = (await engine.collectionCounts()).reduce((sum, { count }) => sum + count, -collections);
+    if (others !== 0) this.broken.push(`${others} more collections than the producer has opened`);
     const parked = await engine.parked({ limit: 1_000 });
     counts.parked = parked.length;
     for (const { reason } of parked) this.broken.push(`an innocent message is parked: ${reason}`);
@@ -331,7 +380,10 @@ class Run {
   }
 
   /** One job that follows, which has run, for each collection. */
-  async #auditDone(engine: Engine, counts: { doneNever: number; doneTwice: number }): Promise<void> {
+  async #auditDone(
+    engine: Engine,
+    counts: { readonly collections: number; doneNever: number; doneTwice: number },
+  ): Promise<void> {
     const ends = new Map<string, number>();
     let after: string | null = null;
     do {
@@ -343,7 +395,7 @@ class Run {
       }
       after = page.next;
     } while (after !== null);
-    for (let n = 0; n < this.#task.collections; n++) {
+    for (let n = 0; n < counts.collections; n++) {
       const times = ends.get(idOf(n)) ?? 0;
       if (times === 1) continue;
       if (times === 0) counts.doneNever++;

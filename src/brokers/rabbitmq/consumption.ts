@@ -20,6 +20,8 @@ const KEEP_IN_HAND_MS = 30_000;
 const HANDED_ON = 3;
 /** Later on it is kept for as long as a broker lets it be: RabbitMQ closes the channel of a delivery that is not acknowledged for 30 minutes. */
 const KEEP_LONG_MS = 20 * 60_000;
+/** So many messages of a queue may be kept in hand before those behind them wait. */
+const MAX_KEPT = 1_000;
 /** A consumer that could not start, because its queue is not there, is tried again. */
 const RETRY_MS = 1_000;
 
@@ -73,6 +75,8 @@ export class RabbitmqConsumption implements Consumption {
           link.destroy();
           throw thrown;
         }
+        // Stopped meanwhile: `stop` did not know of this connection, and waits for the loop.
+        if (signal.aborted) return link.destroy();
         this.#link = link;
         this.#adjust(link);
         if (this.#kinds.length === 0 || this.#refused.size < this.#kinds.length)
@@ -183,7 +187,10 @@ class Consuming {
   /** Ends the pause before the next attempt to handle what failed. */
   readonly #hurry = new AbortController();
   #channel: Channel | null = null;
-  #tag: string | null = null;
+  /** Of its consumers. There is more than one if messages are kept in hand: what they take of the prefetch is given to another. */
+  #tags: string[] = [];
+  /** Messages that stay in hand of this channel. */
+  #kept = 0;
   #waiting: InHand[] = [];
   #turns = 0;
   #isolates = false;
@@ -247,9 +254,9 @@ class Consuming {
   async #cancel(): Promise<void> {
     // One that is about to consume would do so after this.
     await this.#starting.catch(() => {});
-    const [channel, tag] = [this.#channel, this.#tag];
-    this.#tag = null;
-    if (channel && tag !== null) await deadline(channel.cancel(tag), this.#shown, "cancelling").catch(() => {});
+    const channel = this.#channel;
+    for (const tag of channel ? this.#tags.splice(0) : [])
+      await deadline(channel!.cancel(tag), this.#shown, "cancelling").catch(() => {});
   }
 
   #untilIdle(): Promise<void> {
@@ -275,7 +282,7 @@ class Consuming {
           if (!isConsuming || this.#channel !== channel || this.#stopped) return;
           this.#channel = null;
           this.#waiting = [];
-          this.#tag = null;
+          this.#tags = [];
           void after(RETRY_MS, this.#signal).then(() => {
             if (!this.#stopped && !this.#isEnding) this.#starting = this.#start();
           });
@@ -287,14 +294,11 @@ class Consuming {
           () => ended(),
         );
         this.#channel = channel;
+        this.#kept = 0;
         await deadline(channel.prefetch(prefetch), this.#shown, `limiting deliveries of ${queue}`);
-        const { consumerTag } = await deadline(
-          channel.consume(queue, (message) => this.#receive(channel, message), { noAck: false }),
-          this.#shown,
-          `consuming from ${queue}`,
-        );
+        const tag = await this.#consume(channel);
         if (isEnded) throw new Error(`the channel of ${queue} has ended`);
-        this.#tag = consumerTag;
+        this.#tags = [tag];
         isConsuming = true;
         if (this.#refusals > 1) this.#news({ state: "connected", text: `consumes ${queue} from ${this.#shown}` });
         this.#refusals = 0;
@@ -313,6 +317,28 @@ class Consuming {
         if (this.#signal.aborted) return;
       }
     }
+  }
+
+  async #consume(channel: Channel): Promise<string> {
+    const { queue } = this.#consumer;
+    const { consumerTag } = await deadline(
+      channel.consume(queue, (message) => this.#receive(channel, message), { noAck: false }),
+      this.#shown,
+      `consuming from ${queue}`,
+    );
+    return consumerTag;
+  }
+
+  /** A message that is kept holds up those behind it. Each consumer of a channel has a prefetch of its own, so one more takes them. */
+  #keep(channel: Channel): void {
+    if (channel !== this.#channel || ++this.#kept % this.#consumer.prefetch !== 0 || this.#kept > MAX_KEPT) return;
+    const more = async (): Promise<void> => {
+      if (this.#stopped || this.#isEnding) return;
+      const tag = await this.#consume(channel);
+      if (channel === this.#channel) this.#tags.push(tag);
+    };
+    // One that fails ends the channel, which begins again. A stop waits for it.
+    this.#starting = this.#starting.then(more).catch(() => {});
   }
 
   #receive(channel: Channel, message: ConsumeMessage | null): void {
@@ -360,7 +386,11 @@ class Consuming {
     this.#turns++;
     try {
       const verdicts = await this.#handled(inHand);
-      for (const [at, { channel, message }] of inHand.entries()) answer(channel, message, verdicts?.[at] ?? "requeue");
+      for (const [at, { channel, message }] of inHand.entries()) {
+        const verdict = verdicts?.[at] ?? "requeue";
+        if (verdict === "keep") this.#keep(channel);
+        else answer(channel, message, verdict);
+      }
     } finally {
       this.#turns--;
       const idle = this.#turns === 0 ? this.#idle : null;
@@ -395,10 +425,10 @@ export function keptInHandMs(redelivered: number): number {
 }
 
 /** An acknowledgement on a channel that died is refused: its message comes again. */
-function answer(channel: Channel, message: ConsumeMessage, verdict: Verdict): void {
+function answer(channel: Channel, message: ConsumeMessage, verdict: Exclude<Verdict, "keep">): void {
   try {
     if (verdict === "ack") channel.ack(message);
-    else if (verdict !== "keep") channel.nack(message, false, verdict === "requeue");
+    else channel.nack(message, false, verdict === "requeue");
   } catch {
     // The channel is closed.
   }
