@@ -180,7 +180,7 @@ class Run {
       const untilMono = this.#forMs === null ? Infinity : performance.now() + this.#forMs;
       let kills = 0;
       while (kills < this.#kills && performance.now() < untilMono) {
-        await pause(50 + this.#random() * 150);
+        await pause(100 + this.#random() * 250);
         const what = await this.#kill(++kills);
         acts[what] = (acts[what] ?? 0) + 1;
       }
