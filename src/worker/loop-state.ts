@@ -81,7 +81,7 @@ export function afterClaimEvent(state: ClaimState, event: ClaimEvent): ClaimStat
 const SELDOM_MS = 10_000;
 /** Without a proof for this long, wake-ups count as lost: the elected process sends one every 16 s (recovery/elected-poll.ts). */
 const PROVED_MS = 40_000;
-/** How often it reads the schedules then, for those whose change nobody announced. What is due it knows from the read before. */
+/** How often it reads the schedules then, for those that changed without a wake-up. From the read before it knows what is due. */
 const SCHEDULES_MS = 30_000;
 /** Both, where no wake-up is lost as long as its way is proved. */
 const SURE_MS = 30_000;

@@ -84,7 +84,7 @@ export interface Turn {
   readonly restarted: boolean;
   /** The epoch under which jobs are claimed, unless a row has its own. */
   readonly epoch: number;
-  /** Above 0: there may be more than was taken, because jobs of other kinds or jobs that other workers take just now are in front. For how many turns it is likely to be so. */
+  /** Above 0: there may be more than was taken, because jobs of other kinds, or jobs that other workers are taking, are in front. For how many turns it is likely to be so. */
   readonly blindFor: number;
   /** The timeout of the jobs, if the claim was for one kind. */
   readonly timeoutMs: number | null;
