@@ -143,7 +143,7 @@ test("a table with more dead rows than vacuum keeps up with is named with its nu
   );
   assert.match(
     warned,
-    /^warning: The table jobs has 20 dead rows and 0 live ones; the last vacuum was never\. Look for a long transaction/,
+    /^warning: The table jobs has 20 dead rows and 0 live ones; the last vacuum was never\. Check for a long transaction/,
   );
   assert.match(await find(10_000), /^ok: Vacuum keeps up: \d+ dead rows/);
 });
