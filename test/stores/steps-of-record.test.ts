@@ -66,6 +66,7 @@ const POSTGRES_STEPS = [
   "keyed jobs in bulk d623bf8713e7254",
   "input hash 0415654d770faeb",
   "lone batches df075ba99879146",
+  "bounded wakes e23758285ade244",
 ];
 
 const EDITED =
