@@ -307,8 +307,6 @@ export interface RoomOfKind {
   readonly shares?: boolean;
   /** Its jobs may be claimed ahead; `room` does not limit those. */
   readonly ahead?: boolean;
-  /** Its keys take turns. Given only next to `ahead`. */
-  readonly fair?: boolean;
 }
 
 export const NO_ROOM: Room = { total: 0, kinds: [] };

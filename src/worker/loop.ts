@@ -8,7 +8,7 @@ import { AheadCells, MAX_WAIT_MS } from "../recovery/ahead-cells.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import type { BeatAnswer, CorruptJob, HeldLease, Room, RoomOfKind, Settlement, Wakeup } from "../stores/port.ts";
+import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement, Wakeup } from "../stores/port.ts";
 import { Ahead, MAX_AHEAD, mayWait } from "./ahead.ts";
 import type { Attempt } from "./attempt.ts";
 import { type Concurrency, Executor, type ExecutorOwner, Slots, Suspects } from "./executor.ts";
@@ -85,7 +85,6 @@ export class Loop implements ExecutorOwner {
   readonly #ahead: Ahead;
   /** Kinds whose jobs may wait for a slot. */
   readonly #mayWait: ReadonlySet<string>;
-  readonly #fair: ReadonlySet<string>;
   #everyAhead: MarkedKinds | null = null;
   /** A claimed job is started, and others of its turn come next. */
   #starting = false;
@@ -136,7 +135,6 @@ export class Loop implements ExecutorOwner {
     const { perKind, others } = options.concurrency;
     const limited = (kind: string): boolean => perKind.has(kind) || others !== undefined;
     this.#mayWait = new Set(kinds.filter((kind) => mayWait(kind) && !limited(kind.name)).map(({ name }) => name));
-    this.#fair = new Set(kinds.filter(({ fair }) => fair).map(({ name }) => name));
     this.#slots = new Slots(options.concurrency, [...context.kinds.keys()]);
     this.#opening = new Map(
       [...context.kinds].flatMap(([kind, { isOpening }]) => (isOpening ? [[kind, isOpening]] : [])),
@@ -480,9 +478,7 @@ export class Loop implements ExecutorOwner {
     const { version } = this.#ahead;
     if (before?.version === version) return before;
     const waits = (kind: string): boolean => this.#mayWait.has(kind) && this.#ahead.isFast(kind);
-    const marked = (one: RoomOfKind): RoomOfKind =>
-      waits(one.kind) ? { ...one, ahead: true, ...(this.#fair.has(one.kind) && { fair: true }) } : one;
-    return { version, kinds: kinds.map(marked) };
+    return { version, kinds: kinds.map((one) => (waits(one.kind) ? { ...one, ahead: true } : one)) };
   }
 
   /** Those that may not wait start at once: slots are free for them. The others start as long as slots are free, for a while. */

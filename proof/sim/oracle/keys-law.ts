@@ -33,8 +33,6 @@ interface Bounds {
 /** Limit and key, as they are named. */
 type Name = string;
 
-const NO_KINDS: ReadonlySet<string> = new Set();
-
 export class KeysLaw {
   readonly #model: Model;
   readonly #keys = new Map<number, readonly Name[]>();
@@ -135,17 +133,12 @@ export class KeysLaw {
     for (const job of admitted) for (const name of this.#keys.get(job.seq)!) this.#mayRun(job, name, wall);
     this.#hearReleases(moment);
     for (const job of began) for (const name of this.#keys.get(job.seq) ?? []) this.#mayStart(job, name, wall);
-    const waiting = this.#fair.size > 0 ? this.#tookTurns(admitted, wall) : NO_KINDS;
+    if (this.#fair.size > 0) this.#tookTurns(admitted, wall);
     this.#hearHoldOffs(moment, wall);
-    for (const answer of moment.answers)
-      if (answer.of === "turn") {
-        this.#turned(answer, wall);
-        this.#aheadInTurn(answer, waiting);
-      }
+    for (const answer of moment.answers) if (answer.of === "turn") this.#turned(answer, wall);
   }
 
-  /** Returns the kinds of jobs that wait for nothing but their turn. */
-  #tookTurns(admitted: readonly JobRow[], wall: number): ReadonlySet<string> {
+  #tookTurns(admitted: readonly JobRow[], wall: number): void {
     const fairJob = (job: JobRow): FairJob[] => {
       const key = this.#fair.get(job.seq);
       return key === undefined ? [] : [{ id: job.id, kind: String(job.kind), key: told([key]) }];
@@ -157,18 +150,6 @@ export class KeysLaw {
     });
     const weights = new Map([...this.#own].map(([name, { weight }]) => [told([name]), weight ?? 1]));
     this.#turns.onMoment(admitted.flatMap(fairJob), waiting, (key) => weights.get(key) ?? 1);
-    return new Set(waiting.map(({ kind }) => kind));
-  }
-
-  /** What is claimed ahead takes the next slots: a job that waits for its turn would wait behind it. */
-  #aheadInTurn({ answer: { claimed }, asked, worker }: Answer & { of: "turn" }, waiting: ReadonlySet<string>): void {
-    const passing = claimed
-      .slice(asked)
-      .find(({ lease }) => waiting.has(String(this.#model.jobs.get(lease.row)?.kind)));
-    demand(
-      passing === undefined,
-      () => `${worker} claimed ahead ${passing!.lease.jobId} while a job of its kind waits at the gate`,
-    );
   }
 
   #isPaused(name: Name, wall: number): boolean {

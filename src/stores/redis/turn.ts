@@ -351,8 +351,8 @@ function singleRooms(kinds: Room["kinds"]): RoomArgs {
 }
 
 /** As the scripts read them (`newRoom` in lua/plain.ts). */
-function flagsOf({ shares, ahead, fair }: RoomOfKind): string {
-  return `${shares ? "s" : ""}${ahead && !fair ? "a" : ""}`;
+function flagsOf({ shares, ahead }: RoomOfKind): string {
+  return `${shares ? "s" : ""}${ahead ? "a" : ""}`;
 }
 
 /** The list has the kinds with the room that most of them have. */

@@ -53,16 +53,17 @@ export function takeTurn(
   // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
   const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
   const claimDeps = { db, kinds, marks, front, now };
-  const atDoors = keyed ? roomAtDoors(claimDeps, moreExpired ? NO_ROOM : room) : null;
-  const held = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy, atDoors?.most ?? null) : NONE_ADMITTED;
   const { ahead = 0 } = room;
+  // Also what an admission claims at once: while jobs wait at a gate, nothing is claimed ahead.
   const inSlots =
     ahead > 0 && marks.fair.size > 0 && isAnyAtGate(db, kinds, marks, room) ? { ...room, ahead: 0 } : room;
+  const atDoors = keyed ? roomAtDoors(claimDeps, moreExpired ? NO_ROOM : inSlots) : null;
+  const held = keyed ? admitHeld({ db, kinds, marks, now }, inSlots, roomy, atDoors?.most ?? null) : NONE_ADMITTED;
   const isDirect = held.toClaim.length > 0 && atDoors?.isClear === true;
   if (!isDirect && held.toClaim.length > 0) makeReady(db, held.toClaim);
   const first =
     isDirect && atDoors.before === 0 ? NO_CLAIMS : claimReady(claimDeps, worker, moreExpired ? NO_ROOM : inSlots);
-  const claims = isDirect ? claimAtDoors(claimDeps, worker, room, atDoors, held.toClaim, first) : first;
+  const claims = isDirect ? claimAtDoors(claimDeps, worker, inSlots, atDoors, held.toClaim, first) : first;
   const rows = claims.claimed.map(({ lease }) => lease.row);
   if (keyed && (held.starts || first !== NO_CLAIMS)) spendStarts(db, rows, now);
   return {
