@@ -172,7 +172,7 @@ test('redis.durability "fsync" under everysec: WAITAOF is tested, and refused or
   assert.ok(performance.now() - begunAt < 10_000, "many wait together");
 });
 
-/** A server whose WAITAOF returns after so many ms of a clock that is its own. `lateMs`: how long a plain command takes. */
+/** A server whose WAITAOF returns after this many ms of a clock of its own. `lateMs`: how long a plain command takes. */
 function serverThatWaits(waitsMs: number, lateMs = 0): Parameters<typeof assertWaitsForFlush> {
   let nowMs = 0;
   const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
