@@ -3,7 +3,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { isAbsolute, join } from "node:path";
 import { aptInstall, mayAptInstall } from "./apt-install.ts";
 import { freePort } from "./free-port.ts";
 
@@ -151,8 +151,17 @@ export class RedisServer {
   }
 }
 
-/** `redis-server`; Debian's package is installed if there is none and we may. */
+/**
+ * `redis-server`, or the program that OUTLIVE_TEST_REDIS_SERVER names, such as `valkey-server` or the path of another version. Debian's package is
+ * installed if nothing is named, there is none, and we may.
+ */
 function programFor(mayInstall: boolean): string {
+  const named = process.env["OUTLIVE_TEST_REDIS_SERVER"];
+  if (named) {
+    const program = onPath(named);
+    if (program) return program;
+    throw new Error(`OUTLIVE_TEST_REDIS_SERVER is ${named}, and there is no such program.`);
+  }
   const found = installed();
   if (found) return found;
   if (mayInstall && mayAptInstall()) {
@@ -171,9 +180,12 @@ const MISSING =
   "This needs Redis and found none. Install its server on this machine (Debian: apt-get install redis-server), or name one by OUTLIVE_TEST_REDIS_URL for tests that only need keys on it.";
 
 function installed(): string | undefined {
-  const folders = (process.env["PATH"] ?? "").split(":");
-  const programs = ["redis-server", "valkey-server"].flatMap((name) => folders.map((folder) => join(folder, name)));
-  return programs.find((file) => existsSync(file));
+  return onPath("redis-server") ?? onPath("valkey-server");
+}
+
+function onPath(name: string): string | undefined {
+  const folders = isAbsolute(name) ? ["/"] : (process.env["PATH"] ?? "").split(":");
+  return folders.map((folder) => join(folder, name)).find((file) => existsSync(file));
 }
 
 /** The server says itself when it is ready; what it said before is the reason if it ends instead. */

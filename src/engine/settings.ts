@@ -251,7 +251,7 @@ export const SETTINGS = {
     words: ["server", "fsync"],
     env: "OUTLIVE_REDIS_DURABILITY",
     sentence:
-      '"server": acknowledged writes are as durable as the server\'s own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`.',
+      '"server": acknowledged writes are as durable as the server\'s own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`, or is `everysec` and its `WAITAOF` passes a test.',
   },
   "redis.replicas": {
     type: "integer",

@@ -60,7 +60,7 @@ export const KNOWN_BUGS: readonly KnownBug[] = [
     crash("a job that kills its worker ends in quarantine"),
   ),
   knownBug(10, "A crash on the last attempt: dead without a word (Oban).", conformance),
-  waiting(11, "Batch counters drift below zero after a redelivery (Sidekiq).", "batches"),
+  knownBug(11, "Batch counters drift below zero after a redelivery (Sidekiq).", conformance),
   knownBug(
     12,
     "Start-up code wipes the evidence before recovery looks (Quartz.NET).",

@@ -9,7 +9,8 @@ import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { redisAddress, type RedisPromise } from "../../src/stores/redis/address.ts";
 import { Connection, type Loss } from "../../src/stores/redis/connection.ts";
-import { connect } from "../../src/stores/redis/driver.ts";
+import { connect, type Wire } from "../../src/stores/redis/driver.ts";
+import { assertWaitsForFlush } from "../../src/stores/redis/durability.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import { draft, idsOf, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { kinds } from "../support/jobs.ts";
@@ -133,25 +134,73 @@ test("an engine that lives through a rollback says what was missing and what was
   assert.match(notices.join(), /1 operation behind.* 1 job was enqueued and 0 ends written again/);
 });
 
-test('redis.durability "fsync" is refused by name of the setting unless the server flushes always', async (t) => {
-  const [lazy, none, always] = [
-    await ownRedis(t, { fsync: "everysec" }),
-    await ownRedis(t),
-    await ownRedis(t, { fsync: "always" }),
-  ];
+test('redis.durability "fsync" is refused by name of the setting if the server does not flush what it acknowledges', async (t) => {
+  const [none, always] = [await ownRedis(t), await ownRedis(t, { fsync: "always" })];
+  const rewriting = await ownRedis(t, { fsync: "always", settings: { "no-appendfsync-on-rewrite": "yes" } });
   const redis = { durability: "fsync" } as const;
   const refused = (what: RegExp) => (thrown: OutliveError) => {
     assert.equal(thrown.code, ErrorCode.storeUnusable);
     assert.match(thrown.message, what);
     return true;
   };
-  await assert.rejects(new RedisPlace(t, lazy.url()).engine({ redis }), refused(/appendfsync is everysec/));
+  await assert.rejects(new RedisPlace(t, rewriting.url()).engine({ redis }), refused(/appendfsync-on-rewrite is yes/));
   await assert.rejects(new RedisPlace(t, none.url()).engine({ redis }), refused(/appendonly is no/));
   await new RedisPlace(t, always.url()).engine({ redis });
   const app = "user app on >secret +@all -@dangerous -@admin ~o:* &o:*";
   const guarded = await ownRedis(t, { fsync: "always", acl: ["user default on nopass +@all ~* &*", app] });
   const place = new RedisPlace(t, guarded.url("app", "secret"));
   await assert.rejects(place.engine({ redis }), refused(/may not call CONFIG/));
+});
+
+test('redis.durability "fsync" under everysec: WAITAOF is tested, and refused or used', async (t) => {
+  const server = await ownRedis(t, { fsync: "everysec" });
+  const opening = new RedisPlace(t, server.url()).engine({ redis: { durability: "fsync" } });
+  const engine = await opening.catch((thrown: OutliveError) => {
+    assert.equal(thrown.code, ErrorCode.storeUnusable);
+    assert.match(
+      thrown.message,
+      /appendfsync is everysec, and (it has no WAITAOF|its WAITAOF confirmed a write after)/,
+    );
+    return null;
+  });
+  // Redis 7.0 has no WAITAOF, and that of Valkey 8 does not wait.
+  if (engine === null) return t.diagnostic("this server is refused");
+  const begunAt = performance.now();
+  for (let n = 0; n < 3; n++) await engine.enqueue(kinds.slow, { ms: 1 });
+  assert.ok(performance.now() - begunAt > 1_400, "each of them has waited for a flush");
+  await Promise.all(Array.from({ length: 100 }, () => engine.enqueue(kinds.slow, { ms: 1 })));
+  assert.ok(performance.now() - begunAt < 10_000, "many wait together");
+});
+
+/** A server whose WAITAOF returns after this many ms of a clock of its own. `lateMs`: how long a plain command takes. */
+function serverThatWaits(waitsMs: number, lateMs = 0): Parameters<typeof assertWaitsForFlush> {
+  let nowMs = 0;
+  const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+  const wire = (call: Wire["call"]): Wire => ({ call, subscribe: assert.fail, onLost: () => {}, close: () => {} });
+  const waiting = wire(async ([command]) => {
+    const until = nowMs + (command === "WAITAOF" ? waitsMs : 0);
+    while (nowMs < until) await turn();
+    return command === "WAITAOF" ? [1, 0] : 1;
+  });
+  const plain = wire(async () => {
+    await turn();
+    nowMs += lateMs;
+    return "PONG";
+  });
+  const after = (ms: number, call: () => void) => {
+    setImmediate(() => {
+      nowMs += ms;
+      call();
+    });
+    return () => {};
+  };
+  return [waiting, plain, "key", { mono: () => nowMs, after }];
+}
+
+test("a WAITAOF that returns before the next flush is found out, also on a server that is slow", async () => {
+  await assertWaitsForFlush(...serverThatWaits(1_000));
+  await assert.rejects(assertWaitsForFlush(...serverThatWaits(3)), /confirmed a write after \d+ ms without a flush/);
+  await assert.rejects(assertWaitsForFlush(...serverThatWaits(3, 900)), /too busy to find out/);
 });
 
 test("redis.replicas: a write is acknowledged when that many replicas have it, and refused at the open without them", async (t) => {

@@ -7,7 +7,7 @@ import type { HostPort } from "./find-primary.ts";
 
 /** The options of the Redis store. */
 export interface RedisOptions {
-  /** "server": acknowledged writes are as durable as the server's own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`. Default "server". */
+  /** "server": acknowledged writes are as durable as the server's own settings make them. "fsync": they also survive a power loss of the server; `open` rejects unless its `appendfsync` is `always`, or is `everysec` and its `WAITAOF` passes a test. Default "server". */
   readonly durability?: "server" | "fsync";
   /** How many replicas must have a write before it is acknowledged. `open` rejects if fewer are connected. Default 0; from 0 to 10. */
   readonly replicas?: number;

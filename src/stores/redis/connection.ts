@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
-import { assertKeeps, Replicas } from "./durability.ts";
+import { Confirmations } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
 import { type HostPort, movedTo } from "./find-primary.ts";
 import { Journal, type Resendable } from "./journal.ts";
@@ -77,7 +77,8 @@ export class Connection {
   readonly #unsubscribe = new Map<string, () => Promise<void>>();
   readonly #returned = new Set<() => void>();
   readonly #journal = new Journal();
-  readonly #replicas: Replicas | null;
+  /** Null: nothing is promised beyond what the server does anyway. */
+  readonly #confirmations: Confirmations | null;
   /** While this process sends again what the store has lost, all its other calls wait. */
   #resending: Promise<void> | null = null;
   /** The node of a cluster that has the store, as far as is known. */
@@ -91,7 +92,9 @@ export class Connection {
     this.#deps = deps;
     this.#clock = deps.luaClock ?? SERVER_CLOCK;
     this.tag = tagOf(deps.address.name);
-    this.#replicas = deps.address.promise.replicas > 0 ? new Replicas(deps.address, this.tag) : null;
+    const { durability, replicas } = deps.address.promise;
+    const isPromised = durability === "fsync" || replicas > 0;
+    this.#confirmations = isPromised ? new Confirmations(deps.address, this.tag, deps.clock) : null;
   }
 
   /** The highest operations counter and the epoch that this process knows of. */
@@ -107,8 +110,8 @@ export class Connection {
     const { answer, ops } = await this.#carryOut(name, args);
     if (ops === null) return answer;
     for (const one of again) this.#journal.note(one, ops, this.#deps.clock.mono());
-    // A heartbeat is only about now.
-    if (name !== "beat") await this.#replicas?.confirmed();
+    // A heartbeat, and who leads, is only about now.
+    if (name !== "beat" && name !== "lead") await this.#confirmations?.confirmed();
     return answer;
   }
 
@@ -214,7 +217,7 @@ export class Connection {
   async close(): Promise<void> {
     this.#closed = true;
     this.#retry?.();
-    this.#replicas?.reset();
+    this.#confirmations?.reset();
     const wire = this.#wire;
     this.#wire = null;
     await wire?.then(
@@ -263,8 +266,7 @@ export class Connection {
       // The subscriptions come first: until they stand, other workers may consider this process dead.
       for (const channel of this.#channels.keys()) await this.#hear(wire, channel);
       await this.#enter(wire);
-      await assertKeeps(wire, this.#deps.address.promise);
-      this.#replicas?.reset();
+      await this.#confirmations?.check(wire, this.#run!.token);
       if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();

@@ -1,39 +1,104 @@
-// What is promised beyond what the server's own settings say, checked when the store opens, and refused if it can't be kept. Writes that have to be in
-// replicas wait together: another connection writes and waits for the replicas, which covers every write that the server did before.
+// What is promised beyond what the server's own settings say, checked when the store opens, and refused if it can't be kept. Writes that have to be
+// flushed, or to be in replicas, wait together: another connection writes and waits, which covers every write that the server did before.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import type { RedisAddress, RedisPromise } from "./address.ts";
+import type { Clock } from "../../job/time.ts";
+import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
 import { replyCode } from "./errors.ts";
 import { counted } from "../../job/text.ts";
 
+type PlainClock = Pick<Clock, "mono" | "after">;
+
 const CALL_MS = 5_000;
 
-/** `WAITAOF` is not used: under `everysec` it returns at once without a flush on Valkey 8.0 and 8.1 (measured), and on Redis 7.4 before February 2025. */
-export async function assertKeeps(wire: Wire, promise: RedisPromise): Promise<void> {
-  if (promise.durability === "fsync") await assertFlushes(wire);
-  if (promise.replicas > 0) await assertReplicas(wire, promise.replicas);
-}
+/** A server with `everysec` flushes once a second. A WAITAOF that follows another one at once and takes less has not waited for a flush. */
+const FLUSH_MS = 700;
+/** A round in which a plain command took longer proves nothing: the server was slow, whatever WAITAOF waited for. */
+const PROMPT_MS = 150;
+const PLAIN_EVERY_MS = 20;
+const PROOFS = 2;
+const MAX_ROUNDS = 8;
 
-async function assertFlushes(wire: Wire): Promise<void> {
+/** How the server is made to flush what it acknowledges: it always does, or each write waits for its next flush. */
+async function flushing(wire: Wire): Promise<"always" | "everysec"> {
   const setting = async (name: string): Promise<string> => {
     const reply = await allowed(wire, ["CONFIG", "GET", name], "CONFIG");
     // RESP3 returns a map, RESP2 a flat list.
     return String(Array.isArray(reply) ? reply[1] : (reply as unknown as Record<string, string>)[name]);
   };
-  const found = {
-    appendonly: await setting("appendonly"),
-    appendfsync: await setting("appendfsync"),
-    "no-appendfsync-on-rewrite": await setting("no-appendfsync-on-rewrite"),
-  };
-  const needed = { appendonly: "yes", appendfsync: "always", "no-appendfsync-on-rewrite": "no" };
-  for (const [name, value] of Object.entries(needed)) {
-    const has = found[name as keyof typeof found];
-    if (has !== value)
-      throw notKept(
-        `redis.durability is "fsync", and the server's ${name} is ${has}: a power loss may take what was acknowledged.`,
-        `Set \`${name} ${value}\` on the server, or remove redis.durability.`,
-      );
+  const needed = { appendonly: ["yes"], appendfsync: ["always", "everysec"], "no-appendfsync-on-rewrite": ["no"] };
+  for (const [name, values] of Object.entries(needed)) {
+    const has = await setting(name);
+    if (!values.includes(has)) throw notFlushed(`the server's ${name} is ${has}`, `Set \`${name} ${values[0]!}\``);
   }
+  return (await setting("appendfsync")) === "always" ? "always" : "everysec";
+}
+
+/**
+ * Whether WAITAOF waits for a flush under `everysec`. Measured: Valkey 8.0.1 and 8.1.1 confirm at once what they have not flushed, Redis 8.0.2 waits;
+ * Redis 7.4 did not before February 2025, and Redis 7.0 has no WAITAOF. So every server is tested: each of several rounds writes and waits, and an
+ * honest server needs about a second for each but the first.
+ */
+export async function assertWaitsForFlush(waiting: Wire, other: Wire, key: string, clock: PlainClock): Promise<void> {
+  let proofs = 0;
+  for (let round = 0; round <= MAX_ROUNDS; round++) {
+    const begunAt = clock.mono();
+    const flushed = waitForFlush(waiting, key, CALL_MS);
+    const slowestMs = await slowestUntil(flushed, other, clock);
+    const tookMs = clock.mono() - begunAt;
+    // The first ends with whatever flush comes next.
+    if (round === 0 || slowestMs > PROMPT_MS) continue;
+    if (!(await flushed) || tookMs < FLUSH_MS)
+      throw notFlushed(
+        `the server's appendfsync is everysec, and its WAITAOF confirmed a write after ${Math.round(tookMs)} ms without a flush`,
+        "Set `appendfsync always`",
+      );
+    if (++proofs === PROOFS) return;
+  }
+  throw notFlushed(
+    "the server's appendfsync is everysec, and it is too busy to find out whether its WAITAOF waits for a flush",
+    "Set `appendfsync always`",
+  );
+}
+
+/** How long the slowest of the plain commands took that were sent, one after the other, until then. */
+async function slowestUntil(end: Promise<unknown>, wire: Wire, clock: PlainClock): Promise<number> {
+  let hasEnded = false;
+  const ended = end.finally(() => (hasEnded = true));
+  let slowestMs = 0;
+  const plain = async (): Promise<void> => {
+    while (!hasEnded) {
+      const sentAt = clock.mono();
+      await wire.call(["PING"], CALL_MS);
+      slowestMs = Math.max(slowestMs, clock.mono() - sentAt);
+      await new Promise<void>((resolve) => clock.after(PLAIN_EVERY_MS, resolve));
+    }
+  };
+  await Promise.all([ended, plain()]);
+  return slowestMs;
+}
+
+/** Writes, and resolves when that and every write before it is flushed; false: not within `ms`. */
+async function waitForFlush(wire: Wire, key: string, ms: number): Promise<boolean> {
+  await wire.call(["INCR", key], CALL_MS);
+  let reply: Reply;
+  try {
+    reply = await wire.call(["WAITAOF", "1", "0", String(ms)], ms + CALL_MS);
+  } catch (thrown) {
+    if (!/unknown command/i.test(String(thrown))) throw thrown;
+    throw notFlushed(
+      "the server's appendfsync is everysec, and it has no WAITAOF (Redis and Valkey have it from 7.2 on)",
+      "Set `appendfsync always`",
+    );
+  }
+  return Number((reply as readonly Reply[])[0]) >= 1;
+}
+
+function notFlushed(why: string, what: string): OutliveError {
+  return notKept(
+    `redis.durability is "fsync", and ${why}: a power loss may take what was acknowledged.`,
+    `${what} on the server, or remove redis.durability.`,
+  );
 }
 
 async function assertReplicas(wire: Wire, wanted: number): Promise<void> {
@@ -68,22 +133,43 @@ interface Waiting {
   readonly reject: (thrown: unknown) => void;
 }
 
-/** Confirms writes, many at once. */
-export class Replicas {
+/** Keeps what is promised: checks that the server can, and confirms writes, many at once. */
+export class Confirmations {
   readonly #address: RedisAddress;
   readonly #key: string;
+  readonly #clock: PlainClock;
   #wire: Promise<Wire> | null = null;
   #waiting: Waiting[] = [];
   #underWay = false;
+  /** Each write waits for a flush. */
+  #flushes = false;
+  /** The run of the server whose WAITAOF was tested. */
+  #tested: string | null = null;
 
-  constructor(address: RedisAddress, tag: string) {
+  constructor(address: RedisAddress, tag: string, clock: PlainClock) {
     this.#address = address;
     this.#key = `${tag}sync`;
+    this.#clock = clock;
   }
 
-  /** Resolves when every write that the server has done until now is in as many replicas as promised. */
-  confirmed(): Promise<void> {
-    return new Promise((resolve, reject) => {
+  /** A new wire, perhaps to another server: rejects unless that keeps what is promised. */
+  async check(wire: Wire, run: string): Promise<void> {
+    const { durability, replicas } = this.#address.promise;
+    this.reset();
+    if (durability === "fsync") {
+      this.#flushes = (await flushing(wire)) === "everysec";
+      if (this.#flushes && this.#tested !== run) {
+        await assertWaitsForFlush(await this.#connected(), wire, this.#key, this.#clock);
+        this.#tested = run;
+      }
+    }
+    if (replicas > 0) await assertReplicas(wire, replicas);
+  }
+
+  /** Resolves when every write that the server has done until now is as durable as promised. */
+  async confirmed(): Promise<void> {
+    if (!this.#flushes && this.#address.promise.replicas === 0) return;
+    await new Promise<void>((resolve, reject) => {
       this.#waiting.push({ resolve, reject });
       if (!this.#underWay) void this.#run();
     });
@@ -112,18 +198,32 @@ export class Replicas {
     this.#underWay = false;
   }
 
+  #connected(): Promise<Wire> {
+    this.#wire ??= connect(this.#address.wire);
+    return this.#wire;
+  }
+
   async #round(): Promise<void> {
     const { replicas, confirmMs } = this.#address.promise;
-    this.#wire ??= connect(this.#address.wire);
-    let confirmed: Reply;
+    let isFlushed = true;
+    let confirmed: Reply = replicas;
     try {
-      const wire = await this.#wire;
-      await wire.call(["INCR", this.#key], CALL_MS);
-      confirmed = await wire.call(["WAIT", String(replicas), String(confirmMs)], confirmMs + CALL_MS);
+      const wire = await this.#connected();
+      if (this.#flushes) isFlushed = await waitForFlush(wire, this.#key, confirmMs);
+      if (replicas > 0) {
+        if (!this.#flushes) await wire.call(["INCR", this.#key], CALL_MS);
+        confirmed = await wire.call(["WAIT", String(replicas), String(confirmMs)], confirmMs + CALL_MS);
+      }
     } catch (thrown) {
       this.reset();
       throw thrown;
     }
+    if (!isFlushed)
+      throw new OutliveError(
+        ErrorCode.storeUnreachable,
+        `The write was done, but the server did not confirm within ${confirmMs} ms that it is flushed.`,
+        "It is lost if the server loses its power before that. Check the server's disk; repeating the call is harmless.",
+      );
     if (Number(confirmed) >= replicas) return;
     throw new OutliveError(
       ErrorCode.storeUnreachable,
