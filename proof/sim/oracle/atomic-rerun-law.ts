@@ -16,8 +16,10 @@ interface Topic {
   latest: number;
   /** All events up to this one were seen by an attempt. */
   seen: number;
-  /** The events since the latest attempt, if they are debounced. */
+  /** The latest events that one job stands for, if they are debounced. */
   calm: { readonly firstAt: number; lastAt: number; readonly waitMs: number; readonly maxMs: number } | null;
+  /** The job of those events has begun its first attempt. Later attempts of it stand for no event: what comes meanwhile waits for its end. */
+  isBegun: boolean;
   /** Events were lost: when the first of those that are left came is not known. */
   isBlind: boolean;
 }
@@ -42,10 +44,11 @@ export class AtomicRerunLaw {
 
   #accepted({ kind, dedupeKey, input, dedupe }: JobDraft, created: boolean, now: number): void {
     const name = `${kind}/${dedupeKey}`;
-    const fresh = { kind, key: dedupeKey!, orders: new Map(), latest: 0, seen: 0, calm: null, isBlind: false };
-    const topic: Topic = this.#topics.get(name) ?? fresh;
+    const nothing = { orders: new Map(), latest: 0, seen: 0, calm: null, isBegun: false, isBlind: false };
+    const topic: Topic = this.#topics.get(name) ?? { kind, key: dedupeKey!, ...nothing };
     this.#topics.set(name, topic);
-    const isNew = created || topic.seen === topic.latest;
+    const isNew = created || topic.isBegun;
+    topic.isBegun = false;
     topic.latest = ++this.#orders;
     topic.orders.set(input, topic.latest);
     if (created) topic.isBlind = false;
@@ -67,6 +70,7 @@ export class AtomicRerunLaw {
     );
     // An event that is kept for the end of this job may be older than the loss.
     if (data.rerun(row) === null) topic.isBlind = false;
+    if (fence === 1) topic.isBegun = true;
     topic.seen = Math.max(topic.seen, topic.orders.get(input) ?? 0);
   }
 
@@ -74,6 +78,7 @@ export class AtomicRerunLaw {
     for (const topic of this.#topics.values()) {
       topic.seen = topic.latest;
       topic.calm = null;
+      topic.isBegun = true;
       topic.isBlind = true;
     }
   }

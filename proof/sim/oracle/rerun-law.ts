@@ -12,8 +12,10 @@ interface Topic {
   latest: number;
   /** All events up to this one were seen by an attempt. */
   seen: number;
-  /** The events since the latest attempt, if they are debounced, by the store's clock. */
+  /** The latest events that one job stands for, if they are debounced, by the store's clock. */
   calm: { readonly firstAt: number; lastAt: number; readonly waitMs: number; readonly maxMs: number } | null;
+  /** The job of those events has begun its first attempt. Later attempts of it stand for no event: what comes meanwhile waits for its end. */
+  isBegun: boolean;
   /** The clock has jumped, or the rows went back: when the first of the events came is not known. */
   isBlind: boolean;
 }
@@ -53,9 +55,11 @@ export class RerunLaw {
 
   #accepted({ kind, dedupeKey, input, dedupe }: JobDraft, id: string, created: boolean, wall: number): void {
     const name = topicOf(kind, dedupeKey!);
-    const topic = this.#topics.get(name) ?? { orders: new Map(), latest: 0, seen: 0, calm: null, isBlind: false };
+    const fresh = { orders: new Map(), latest: 0, seen: 0, calm: null, isBegun: false, isBlind: false };
+    const topic: Topic = this.#topics.get(name) ?? fresh;
     this.#topics.set(name, topic);
-    const isNew = created || topic.seen === topic.latest;
+    const isNew = created || topic.isBegun;
+    topic.isBegun = false;
     topic.latest = ++this.#orders;
     topic.orders.set(input, topic.latest);
     const { waitMs = 0, maxMs = null } = dedupe?.debounce ?? {};
@@ -76,6 +80,7 @@ export class RerunLaw {
     // A person did not want it: that is an answer, too.
     const isDropped = is.state === STATE.cancelled && is.fence === 0;
     if (begins) topic.isBlind = false;
+    if (begins && is.fence === 1) topic.isBegun = true;
     if (begins || isDropped) topic.seen = Math.max(topic.seen, topic.orders.get(is.input ?? "") ?? 0);
   }
 
@@ -109,6 +114,7 @@ export class RerunLaw {
 
 function forgetCalm(topic: Topic): void {
   topic.calm = null;
+  topic.isBegun = true;
   topic.isBlind = true;
 }
 
