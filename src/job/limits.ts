@@ -154,6 +154,8 @@ export interface AdmissionFacts {
   readonly keys: readonly KeyFacts[];
   /** Of each door in the order in which they are admitted. */
   readonly candidates: readonly HeldCandidate[];
+  /** Doors at which jobs may wait that are not among the candidates: time may give room to those, too. Omitted: none. */
+  readonly readFull?: readonly number[];
 }
 
 interface Move {
@@ -174,7 +176,7 @@ export interface Admission {
 }
 
 /** Which of the candidates may run. No key ever has more taken than its limit, and a full key hides no job of another. */
-export function admit({ now, keys, candidates }: AdmissionFacts): Admission {
+export function admit({ now, keys, candidates, readFull = [] }: AdmissionFacts): Admission {
   const rooms = new Map(keys.map((facts) => [facts.id, new Room(facts)]));
   const admitted: number[] = [];
   const moved: Move[] = [];
@@ -196,6 +198,10 @@ export function admit({ now, keys, candidates }: AdmissionFacts): Admission {
     if (blocking !== door) moved.push({ job, door: blocking, keepsPlace: kept.length > 0 });
     const opensAt = rooms.get(blocking)!.opensAt(now);
     if (opensAt !== null) due.set(blocking, opensAt);
+  }
+  for (const door of readFull) {
+    const opensAt = rooms.get(door)!.opensAt(now);
+    if (opensAt !== null) due.set(door, opensAt);
   }
   return { admitted, moved, due, rings };
 }

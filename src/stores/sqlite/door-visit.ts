@@ -93,6 +93,8 @@ interface RingRead {
   readonly members: readonly { readonly key: number; readonly weight: number; readonly rows: readonly Held[] }[];
   /** The last key that was read, because there are more; null: these are all. */
   readonly upTo: number | null;
+  /** Fewer jobs were read than were asked for, because some keys have less than their share, and others may have more. */
+  readonly isShort: boolean;
 }
 
 export class DoorVisit {
@@ -230,7 +232,7 @@ export class DoorVisit {
     const visited = doors.length - full.unread.length;
     if (candidates.length === 0) return { ...NONE_RUN, visited };
     this.#readFacts(candidates);
-    const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates });
+    const decided = admit({ now: this.#now, keys: [...this.#facts.values()], candidates, readFull: full.read });
     this.#write(decided, full, candidates);
     this.#pass(atDoors, decided);
     if (gates.length > 0) {
@@ -274,11 +276,11 @@ export class DoorVisit {
       }
       const wanted = Math.min(HELD_PER_KEY, room, left);
       const rows = inTurns.has(door) ? [] : this.#upTo(door, heads, wanted);
-      const found = inTurns.has(door)
+      const { found, isShort } = inTurns.has(door)
         ? this.#turnsAt(door, wanted)
-        : rows.map((row) => ({ row, candidate: candidateOf(row, door) }));
-      if (found.length >= wanted) full.read.push(door);
-      if (found.length >= wanted && wanted < room) full.cut.add(door);
+        : { found: rows.map((row) => ({ row, candidate: candidateOf(row, door) })), isShort: false };
+      if (found.length >= wanted || isShort) full.read.push(door);
+      if ((found.length >= wanted && wanted < room) || isShort) full.cut.add(door);
       left -= found.length;
       return found;
     });
@@ -315,8 +317,11 @@ export class DoorVisit {
     return this.#rows(FIRST_AT, JSON.stringify([door]), wanted).toSorted(byRank);
   }
 
-  #turnsAt(door: number, most: number): { readonly row: Held; readonly candidate: HeldCandidate }[] {
-    const { ring, members, upTo } = this.#ringAt(door, most);
+  #turnsAt(
+    door: number,
+    most: number,
+  ): { readonly found: { readonly row: Held; readonly candidate: HeldCandidate }[]; readonly isShort: boolean } {
+    const { ring, members, upTo, isShort } = this.#ringAt(door, most);
     const rows = new Map(members.flatMap(({ rows: own }) => own.map((row) => [row[1], row] as const)));
     const turns = takeTurns(
       door,
@@ -324,7 +329,8 @@ export class DoorVisit {
       members.map((member) => ({ ...member, jobs: member.rows.map((row) => candidateOf(row, door)) })),
       upTo,
     );
-    return turns.slice(0, most).map((candidate) => ({ row: rows.get(candidate.job)!, candidate }));
+    const found = turns.slice(0, most).map((candidate) => ({ row: rows.get(candidate.job)!, candidate }));
+    return { found, isShort };
   }
 
   /** The ring of a door or gate from where it stands on, with enough jobs of each key for `most` in all. */
@@ -340,14 +346,16 @@ export class DoorVisit {
       most,
       keys.map(([, weight]) => weight),
     );
+    const share = (weight: number): number => Math.min(most, weight * rounds);
     const found = new Map<number, Held[]>();
     for (const weight of new Set(keys.map(([, one]) => one))) {
       const alike = keys.flatMap(([key, one]) => (one === weight ? [key] : []));
-      const each = Math.min(most, weight * rounds);
-      for (const held of this.#rows(FIRST_OF, JSON.stringify(alike), door, each)) group(found, held[0], held);
+      for (const held of this.#rows(FIRST_OF, JSON.stringify(alike), door, share(weight))) group(found, held[0], held);
     }
     const members = keys.map(([key, weight]) => ({ key, weight, rows: (found.get(key) ?? []).toSorted(byRank) }));
-    return { ring, members, upTo: keys.length < wanted ? null : keys.at(-1)![0] };
+    const count = members.reduce((sum, { rows }) => sum + rows.length, 0);
+    const isShort = count < most && members.some(({ weight, rows }) => rows.length === share(weight));
+    return { ring, members, upTo: keys.length < wanted ? null : keys.at(-1)![0], isShort };
   }
 
   #ringKeys(door: number, from: number, below: number, limit: number): [key: number, weight: number][] {
@@ -532,7 +540,7 @@ function stillRoomy(
 }
 
 interface FullDoors {
-  /** Doors of which as many were read as there is room, or as were to be read. */
+  /** Doors at which more may wait: as many were read as there is room, or as were to be read. */
   readonly read: number[];
   /** Of these, doors that have room for more. */
   readonly cut: Set<number>;

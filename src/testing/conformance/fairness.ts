@@ -312,6 +312,44 @@ function specifyTurnsWithLimits(specify: Specify): void {
     assert.ok(ids.includes("b"), ids.join(" "));
   });
 
+  specify("jobs of two kinds at the door of one key: none is left there while the key has room", async (fixture) => {
+    const tenant = jobKey("tenant", "acme");
+    await fixture.declare(
+      kind("mail", { fair: true, keyed: [limit("tenant", { running: 3 })] }),
+      kind("sms", { keyed: [limit("tenant", { running: 3 })] }),
+    );
+    await fixture.store.operate.setLimit(tenant, { weight: 3 });
+    await fixture.store.operate.pauseKey!(tenant, { reason: "unpaid", forMs: 1_000 });
+    await fixture.enqueue({ id: "m", keys: [tenant], fair: tenant.id });
+    await fixture.enqueue(...names("s", 3).map((id) => ({ id, kind: "sms", keys: [tenant] })));
+    const worker = await fixture.worker("w");
+    assert.deepEqual(idsOf(await take(worker, 10)), []);
+    await fixture.clock.advance(1_000);
+    // The share of the fair kind's job is three, and it is alone: the others have the rest.
+    assert.deepEqual([...idsOf(await take(worker, 3))].sort(), ["m", "s0001", "s0002"]);
+  });
+
+  specify(
+    "a rate next to a fair kind: a job that is admitted and waits for a worker delays no other",
+    async (fixture) => {
+      const all = ["mail", "sms", "fax"];
+      await fixture.declare(
+        kind("mail", { keyed: [limit("crm", { intervalMs: 1_000, burst: 2 })] }),
+        kind("sms", { fair: true }),
+        kind("fax"),
+      );
+      await fixture.enqueue({ id: "f", kind: "fax" });
+      await fixture.enqueue(...names("a", 4).map((id) => ({ id, keys: [jobKey("crm", "*")] })));
+      const worker = await fixture.worker("w");
+      assert.deepEqual(idsOf(await take(worker, 10)), ["a0001", "a0002"]);
+      await fixture.clock.advance(1_000);
+      // This turn admits the third and takes an older job. The fourth may start a second later, whether the third has begun or not.
+      assert.deepEqual(idsOf((await worker.turn([], roomFor(1, all))).claimed), ["f"]);
+      await fixture.clock.advance(1_000);
+      assert.deepEqual(idsOf(await take(worker, 10)), ["a0003", "a0004"]);
+    },
+  );
+
   specify("fairness and a rate: the starts are shared out in turns, and none is lost", async (fixture) => {
     await fixture.declare(kind("mail", { fair: true, keyed: [limit("crm", { intervalMs: 1_000 })] }));
     const of = (tenant: string, id: string): Draft => by(tenant, id, jobKey("crm", "*"));

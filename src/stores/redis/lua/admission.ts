@@ -116,10 +116,16 @@ local function ringAt(door, most)
   end
   if #ids >= wanted then ring.upTo = ring.members[wanted].key end
   local rounds = perRound > 0 and math.ceil(most / perRound) or 0
+  local count, mayHaveMore = 0, false
   for _, member in ipairs(ring.members) do
     local queue = member.id == '0' and T .. 'h:' .. door or T .. 'h:' .. door .. ':' .. member.id
-    member.jobs = candidatesAt(door, queue, math.min(most, member.weight * rounds))
+    local share = math.min(most, member.weight * rounds)
+    member.jobs = candidatesAt(door, queue, share)
+    count = count + #member.jobs
+    mayHaveMore = mayHaveMore or #member.jobs == share
   end
+  -- Some keys have less than their share, and others may have more.
+  ring.isShort = count < most and mayHaveMore
   return ring
 end
 -- The candidates in the order in which their keys take turns.
@@ -187,7 +193,9 @@ local function atDoor(door, most)
     local room = math.max(1, f.bound - f.taken)
     of.wanted, of.isCut = math.min(most, room), most < room
   end end
-  local found = inTurns and takeTurns(door, ringAt(door, of.wanted)) or candidatesAt(door, T .. 'h:' .. door, of.wanted)
+  local ring = inTurns and ringAt(door, of.wanted)
+  local found = ring and takeTurns(door, ring) or candidatesAt(door, T .. 'h:' .. door, of.wanted)
+  of.isShort = ring and ring.isShort
   of.list = {}
   for i = 1, math.min(of.wanted, #found) do of.list[i] = found[i] found[i].of = of end
   return of
@@ -268,7 +276,8 @@ function K.admit(total, most)
   end
   -- As many were read as there was room, and some of them did not take it: others may.
   for _, of in ipairs(looked) do
-    if #of.list >= of.wanted and (of.moved or (of.isCut and of.some)) then K.wake(of.door) end
+    local more = #of.list >= of.wanted or of.isShort
+    if more and (of.moved or ((of.isCut or of.isShort) and of.some)) then K.wake(of.door) end
   end
   local demand, cut = false, false
   for _, gate in ipairs(gates) do
