@@ -353,6 +353,15 @@ test("a start that is returned gains none, whatever started meanwhile, and costs
   assert.equal(returnedMs(1_000, 5_000, 1, 9_000), 0);
 });
 
+test("a door of which only as many were read as its rate admits is due when the rate admits the next", () => {
+  const facts = key(7, { intervalMs: 500, burst: 2, arrivalAt: 1_400 });
+  const [first] = jobs(1, 7);
+  const read = admit({ now: 1_000, keys: [facts], candidates: [first!], readFull: [7] });
+  assert.deepEqual([read.admitted, [...read.due]], [[1], [[7, 1_400]]]);
+  const whole = admit({ now: 1_000, keys: [facts], candidates: [first!] });
+  assert.deepEqual([whole.admitted, [...whole.due]], [[1], []]);
+});
+
 test("a key that is paused without an end has no room and is not looked at by time", () => {
   const key = {
     id: 1,
