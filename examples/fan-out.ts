@@ -21,7 +21,7 @@ report.handle(async ({ regions }, run) => {
     region,
     regions.map((name) => ({ region: name })),
   );
-  const ends = await run.wait<z.infer<typeof Sales>>(ids, { timeout: "1h" });
+  const ends = await run.wait(ids, { timeout: "1h" });
   const cents = ends.reduce((sum, end) => sum + (end.state === "succeeded" ? end.result.cents : 0), 0);
   const missing = ends.flatMap(({ state }, n) => (state === "succeeded" ? [] : [`${regions[n]} (${state})`]));
   return { cents, missing };
@@ -35,7 +35,7 @@ strict.handle(async ({ regions }, run) => {
     regions.map((name) => ({ region: name })),
   );
   // Throws CHILD_FAILED if one of them did not succeed.
-  const sales = await run.results<z.infer<typeof Sales>>(ids);
+  const sales = await run.results(ids);
   return sales.reduce((sum, { cents }) => sum + cents, 0);
 });
 

@@ -20,7 +20,7 @@ let isBusy = true;
 call.handle(async ({ tenant, n }, run) => {
   if (n === 3 && isBusy) {
     isBusy = false;
-    // The API answered 429 with "retry after": no call starts before then, and this one has lost nothing.
+    // The API answered 429 with "retry after": no other call is admitted before then, and this one has lost nothing.
     await run.holdOff("api", "300ms");
     throw new RetryLater("300ms", "the API asked for a pause");
   }

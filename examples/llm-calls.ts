@@ -1,4 +1,5 @@
-// Calls of a slow API, hundreds in flight in one process, each followed by a callback that runs once. Outside of this repository write:
+// Calls of a slow API, hundreds in flight in one process, each followed by a callback that runs once; with LARGE=1 thousands, of two minutes each. Outside of this
+// repository write:
 //   import { open } from "outlive";
 //   import { request, secret } from "outlive/requests";
 import { createServer } from "node:http";
@@ -6,6 +7,10 @@ import type { AddressInfo } from "node:net";
 import * as z from "zod";
 import { open } from "../src/index.ts";
 import { request, secret } from "../src/requests.ts";
+
+const { calls, inFlight, answerMs } = process.env["LARGE"]
+  ? { calls: 5_000, inFlight: 5_000, answerMs: 120_000 }
+  : { calls: 500, inFlight: 400, answerMs: 500 };
 
 // Stands for the API: each answer takes a while.
 let most = 0;
@@ -18,7 +23,7 @@ const api = createServer((incoming, response) => {
     setTimeout(() => {
       now--;
       response.end(JSON.stringify({ output: `summary of ${(JSON.parse(text) as { input: string }).input}` }));
-    }, 500),
+    }, answerMs),
   );
 });
 await new Promise<void>((resolve) => api.listen(0, "127.0.0.1", resolve));
@@ -48,10 +53,11 @@ await using engine = await open("sqlite::memory:", {
 });
 await engine.enqueueMany(
   summarize,
-  Array.from({ length: 500 }, (_, n) => ({ doc: `document ${n}` })),
+  Array.from({ length: calls }, (_, n) => ({ doc: `document ${n}` })),
 );
-await engine.runUntilIdle({ concurrency: { summarize: 400, "summarize.response": 20 } });
-console.log(`${summaries.size} summaries, ${most > 100 ? "hundreds" : most} in flight at once`);
+await engine.runUntilIdle({ concurrency: { summarize: inFlight, "summarize.response": 20 } });
+const words = most > 1_000 ? "thousands" : most > 100 ? "hundreds" : most;
+console.log(`${summaries.size} summaries, ${words} in flight at once`);
 console.log(summaries.get("document 7"));
 api.close();
 api.closeAllConnections();

@@ -1,7 +1,7 @@
 // Builds dist, from nothing: what `npm pack` publishes. A worker that loaded one file per source file spent most of its start on that, so the
 // code is one file per entry of the exports map and per program (a file that runs as a thread or a process), and what they share is in chunks.
-// esbuild bundles; terser shortens the names of locals and of private members. Functions, classes and other members keep theirs, so that a
-// stack can be read.
+// esbuild bundles; terser shortens the names of locals, of private members, and of functions in which no error begins and that no program can call. Other
+// functions, classes and other members keep theirs, so that a stack can be read.
 // Declarations keep their comments, which editors show; those that no entry point reaches are removed, because no program can name them.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { build, stop } from "esbuild";
 import { minify } from "terser";
 import { keepReachable } from "./declarations.mjs";
+import { PUBLISHED_TEXTS } from "./published-texts.mjs";
 
 const root = fileURLToPath(new URL("../", import.meta.url));
 const src = join(root, "src");
@@ -17,14 +18,14 @@ const src = join(root, "src");
 const [, , option, folder] = process.argv;
 const codeOnly = option === "--code" && folder !== undefined;
 const dist = codeOnly ? resolve(folder) : join(root, "dist");
-const STATEMENTS = /src\/stores\/(sqlite|postgres|redis)\/.*\.ts$/;
-/** Steps of a store's schema. People read them before they run them (`outlive migrate print`). */
-const RELEASED = /\/postgres\/migrations\/|\/sqlite\/schema\.ts$/;
 /** The tables of options. Their sentences are in the declarations and in the docs, and no program reads them: 4 KB of the tarball. */
 const OPTIONS = /src\/engine\/(settings|kind-options)\.ts$/;
 const SENTENCE = /^ +sentence:\s+(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'),\n/gm;
 /** A chunk of which a file uses nothing. esbuild imports it for what it does when it is loaded; ours do nothing then (`sideEffects`). */
 const UNUSED_IMPORT = /^import "[./]+chunk-\w+\.js";\n/gm;
+/** esbuild begins and ends each function of a file at the beginning of a line, and a text in it may have such a line, too: a statement or a comment follows the function. */
+const FUNCTION =
+  /^(async )?function\*? ([\w$]+)\([\s\S]*?^\}$(?=\n(?:(?:async )?function|var|let|const|class|export|import|\/\/|$))/gm;
 const PROGRAM_FILE = "src/platform/program-file.ts";
 
 /** By chunk and name: the short name under which the chunk exports it. @type {Map<string, Map<string, string>>} */
@@ -81,7 +82,7 @@ async function bundle() {
     write: false,
     logLevel: "warning",
     plugins: [
-      { name: "statements", setup: (on) => on.onLoad({ filter: STATEMENTS }, ({ path }) => withoutComments(path)) },
+      PUBLISHED_TEXTS,
       { name: "options", setup: (on) => on.onLoad({ filter: OPTIONS }, ({ path }) => withoutSentences(path)) },
     ],
   });
@@ -91,16 +92,20 @@ async function bundle() {
     Object.entries(metafile.outputs).find(([, { inputs }]) => (inputs[PROGRAM_FILE]?.bytesInOutput ?? 0) > 0) ?? [];
   if (chunk === undefined || dirname(resolve(root, chunk)) !== dist)
     throw new Error(`${PROGRAM_FILE} is built as ${chunk}.`);
+  const entered = new Set(
+    Object.values(metafile.outputs).flatMap((output) => (output.entryPoint ? output.exports : [])),
+  );
   const short = shortChunks(outputFiles.map(({ path }) => basename(path)));
   for (const { path: built, text } of outputFiles) {
     const path = short(built);
-    const linked = shortenLinks(short(text.replace(UNUSED_IMPORT, "")), basename(path));
+    const linked = together(shortenLinks(short(text.replace(UNUSED_IMPORT, "")), basename(path)));
     const named = built === resolve(root, chunk) ? nameChunk(linked, basename(path)) : linked;
+    const kept = inStacks(named, entered);
     const { code = "" } = await minify(named, {
       ecma: 2020,
       module: true,
-      compress: { toplevel: true, passes: 3, keep_classnames: true, keep_fnames: true },
-      mangle: { toplevel: true, keep_classnames: true, keep_fnames: true, reserved: classesOf(named) },
+      compress: { toplevel: true, passes: 3, keep_classnames: true, keep_fnames: kept },
+      mangle: { toplevel: true, keep_classnames: true, keep_fnames: kept, reserved: classesOf(named) },
       // A stack says a line and a column: lines of a length that an editor can show. With 1,000 the tarball has 2 KB more.
       format: { max_line_len: 16_000 },
     });
@@ -145,17 +150,60 @@ function shortenLinks(text, file) {
 }
 
 /**
- * SQL and Lua are texts to a bundler: their comments and indentation would be published, and Lua is sent to the server as it is.
- * @param {string} path
+ * gzip finds what it has seen within 32 KB only, and steps of a schema make the same functions and views again and again. Declarations of functions may stand
+ * anywhere in a module: each is followed by the one of which it has the largest share, which is 4 KB of the tarball.
+ * @param {string} text
  */
-function withoutComments(path) {
-  const source = readFileSync(path, "utf8");
-  // What people read keeps its lines and the comments in front of statements; those inside of functions are 1 KB of the tarball. White space stays
-  // as it is: a step may be made of an earlier one, whose lines it looks for.
-  if (RELEASED.test(path))
-    return { contents: source.replace(/^ {4,}-- .*\n/gm, ""), loader: /** @type {const} */ ("ts") };
-  const text = source.replace(/^[ \t]*--[ \t].*\n/gm, "");
-  return { contents: text.replace(/^[ \t]+/gm, ""), loader: /** @type {const} */ ("ts") };
+function together(text) {
+  /** @type {string[]} */
+  const bodies = [];
+  const rest = text.replace(FUNCTION, (body, _, name) => {
+    // A statement behind a function would be moved with it, and run later.
+    if (/\n\}\n[\w$.]+[(=]/.test(body)) throw new Error(`The build can't tell where the function ${name} ends.`);
+    bodies.push(body);
+    return "";
+  });
+  const pieces = bodies.map((body) => piecesOf(body));
+  /** @type {Map<string, number[]>} */
+  const holders = new Map();
+  for (const [at, own] of pieces.entries())
+    for (const piece of own) {
+      const others = holders.get(piece);
+      if (others) others.push(at);
+      else holders.set(piece, [at]);
+    }
+  const left = new Set(bodies.keys());
+  const ordered = [rest];
+  for (let next = left.values().next().value; next !== undefined;) {
+    left.delete(next);
+    ordered.push(bodies[next] ?? "");
+    /** @type {Map<number, number>} */
+    const shared = new Map();
+    for (const piece of pieces[next] ?? [])
+      for (const other of holders.get(piece) ?? [])
+        if (left.has(other)) shared.set(other, (shared.get(other) ?? 0) + 1);
+    let largest = 0;
+    next = left.values().next().value;
+    for (const [other, count] of shared) {
+      const share = count / (pieces[other]?.size ?? 1);
+      if (share > largest) {
+        largest = share;
+        next = other;
+      }
+    }
+  }
+  return `${ordered.join("\n")}\n`;
+}
+
+/**
+ * All pieces of a text of a length that gzip can refer to and that names of variables do not fill.
+ * @param {string} body
+ */
+function piecesOf(body) {
+  const LENGTH = 14;
+  const all = new Set();
+  for (let at = 0; at + LENGTH <= body.length; at++) all.add(body.slice(at, at + LENGTH));
+  return all;
 }
 
 /** @param {string} path */
@@ -171,6 +219,22 @@ function programs() {
   const names = [...list.matchAll(/"([\w/-]+)"/g)].map(([, name]) => name ?? "");
   if (names.length === 0) throw new Error(`${PROGRAM_FILE} lists no programs.`);
   return names;
+}
+
+/**
+ * The functions in which errors begin, those that throw or make one, and those that programs call. The others are those that errors pass and helpers that a stack
+ * shows now and then; their names are 6 KB of the tarball. esbuild numbers names that are there twice.
+ * @param {string} text
+ * @param {ReadonlySet<string>} entered
+ */
+function inStacks(text, entered) {
+  const names = [...text.matchAll(FUNCTION)]
+    .filter(
+      ([body, , name = ""]) =>
+        /\b(?:throw|new \w*Error)\b/.test(body) || entered.has(name) || entered.has(name.replace(/\d+$/, "")),
+    )
+    .map(([, , name = ""]) => name.replaceAll("$", "\\$"));
+  return new RegExp(`^(?:${names.join("|") || "-"})$`);
 }
 
 /**

@@ -1,4 +1,4 @@
-// README.md as it is published: the page on npm has none of the repository's other files, so its links and pictures name the repository. `prepack`
+// README.md as it is published: the page on npm has none of the repository's other files, so its links and pictures name the repository, and how to work on it is left out. `prepack`
 // writes it and `postpack` restores the one of the repository, which `git checkout README.md` does as well if a pack was killed in between.
 // `--print` only prints it.
 import { copyFileSync, existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -17,6 +17,7 @@ if (place === undefined)
 /** @param {string} text */
 function published(text) {
   return text
+    .replace(/^## Work on Outlive\n[\s\S]*$/m, "The repository has the tests and the [changelog](CHANGELOG.md). MIT.\n")
     .replaceAll(/!\[([^\]]*)\]\((?!https?:)([^)]+)\)/g, `![$1](https://raw.githubusercontent.com/${place}/HEAD/$2)`)
     .replaceAll(/(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)]+)\)/g, `[$1](https://github.com/${place}/blob/HEAD/$2)`);
 }

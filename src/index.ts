@@ -1,7 +1,7 @@
 // The public surface, as a list of names.
 
 export type { Client, ClientOptions, EnqueueManyOptions, ListOptions, Report } from "./client.ts";
-export type { BatchInfo, FailedBatchRow, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
+export type { BatchInfo, OpenBatch, SubmitOptions } from "./batches/batch-client.ts";
 export type { Ingested } from "./batches/batch-worker.ts";
 export type {
   BatchContract,
@@ -12,6 +12,7 @@ export type {
   RowRun,
   ScheduledFile,
 } from "./batches/contract.ts";
+export type { FailedBatchRow, ListedBatchRow } from "./batches/rows.ts";
 export { batch, type BatchOptions } from "./engine/batch.ts";
 export type { CollectionInfo, CollectionStarted, CollectOptions, SeriesInfo } from "./collections/collection-client.ts";
 export type {
@@ -41,6 +42,7 @@ export {
   type KeyPauseOptions,
   type KindOptions,
   type LimitOptions,
+  RELAXED_HEARTBEAT,
   type RetentionByState,
   type RetryOptions,
 } from "./engine/options.ts";

@@ -347,7 +347,7 @@ test("examples/gently.ts keeps to the rate of each host", async (t) => {
   await program.untilEnd();
   assert.deepEqual(program.lines, [
     "300 pages of 30 hosts",
-    "each host got its ten one by one",
+    "each host got its 10 one by one",
     "hosts did not wait for each other",
   ]);
 });

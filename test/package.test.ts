@@ -17,6 +17,7 @@ const surface: Readonly<Record<string, readonly string[] | undefined>> = {
     "ErrorCode",
     "Interruption",
     "OutliveError",
+    "RELAXED_HEARTBEAT",
     "RetryLater",
     "TerminalError",
     "attach",
@@ -352,13 +353,17 @@ test("the code is one file per entry and program, and chunks: functions, classes
     await engine.enqueue(failing, null);
     await engine.runUntilIdle();
     await engine.close();
-    await engine.enqueue(failing, null).catch(({ stack }) => console.log(stack));`;
+    await engine.enqueue(failing, null).catch(({ stack }) => console.log(stack));
+    try { job("no name of a kind", {}); } catch ({ stack }) { console.log(stack); }`;
   await writeFile(join(project, "failing.mjs"), program);
   const { stdout, stderr } = await run(process.execPath, ["failing.mjs"], { cwd: project, env: environment() });
   // The log of a failed attempt has the user's own frames, and none of the package's.
   assert.match(stderr, /as it is\n\s+at .*\bmine\b.* \(file:\S+failing\.mjs:4:\d+\)\n(?!\s+at )/);
   assert.match(stdout, /^OutliveError: \S.*\.\n/);
   assert.match(stdout, /\n\s+at (?:async )?(?:Engine|Client)\.enqueue \(/);
+  // Where an error is made, and what a program called, whatever lies in between.
+  assert.match(stdout, /^OutliveError: This client is closed.*\n\s+at closedError \(/);
+  assert.match(stdout, /^OutliveError: The kind .* is not a name.*\n\s+at assertKind \([^]*\n\s+at job \(/m);
 });
 
 test("package.json says which Node is needed, and where the project lives in one place", () => {

@@ -2,7 +2,15 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { BATCH_IDS, IDS, namedTitles, requirements, titlesOf } from "./support/requirements.ts";
+import {
+  allTitlesOf,
+  BATCH_IDS,
+  COLLECTION_IDS,
+  IDS,
+  namedTitles,
+  requirements,
+  titlesOf,
+} from "./support/requirements.ts";
 
 test("the seed has 104 requirements, criteria and tests, each once", () => {
   assert.equal(IDS.length, 104);
@@ -43,6 +51,24 @@ test("each requirement of the batch arrangement is there once, is named by the t
   assert.deepEqual([...named].toSorted(), BATCH_IDS);
 });
 
+test("each requirement of BigResultHandler is named by the title of a test in each file that its row names, and no title names another", () => {
+  const page = readFileSync(new URL("../docs/requirements.md", import.meta.url), "utf8");
+  const rows = [...page.matchAll(/^\| (CR-\d\d) +\|[^|]*\| *([^|]*?) *\|$/gm)];
+  assert.deepEqual(
+    rows.map(([, id]) => id),
+    COLLECTION_IDS,
+  );
+  assert.equal(new Set(COLLECTION_IDS).size, 30);
+  const held = new Map(requirements(COLLECTION_IDS).map(({ id, tests }) => [id, tests.map(({ file }) => file)]));
+  for (const [, id, where] of rows) {
+    const files = [...where!.matchAll(/`([^`]+)`/g)].map(([, file]) => file!);
+    assert.ok(files.length > 0, `${id} names a file`);
+    for (const file of files) assert.ok(held.get(id!)?.includes(file), `${id}: no title of ${file} names it`);
+  }
+  const named = new Set(namedTitles().flatMap(({ ids }) => ids.filter((id) => id.startsWith("CR-"))));
+  assert.deepEqual([...named].toSorted(), COLLECTION_IDS);
+});
+
 test("only titles count: an id in a comment, in a later word or in another text holds nothing", () => {
   const ids = (text: string): readonly string[] => titlesOf("a.ts", text).flatMap((title) => title.ids);
   assert.deepEqual(ids('test("FR-001 NFR-002 recovery runs", () => {});'), ["FR-001", "NFR-002"]);
@@ -55,13 +81,22 @@ test("each requirement about workers in Redis names a test that is there", () =>
   const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
   const rows = [...read("docs/requirements.md").matchAll(/^\| (RL-\d\d) \|[^|]*\| `([^`]+)` *\| ([^|]*?) *\|$/gm)];
   assert.equal(rows.length, 12);
-  for (const [, id, file, title] of rows) assert.ok(read(file!).includes(title!), `${id}: ${file} has "${title}"`);
+  for (const [, id, file, title] of rows)
+    assert.ok(
+      allTitlesOf(read(file!)).some((one) => one.includes(title!)),
+      `${id}: ${file} has a test "${title}"`,
+    );
+});
+
+test("only a test or a case that runs has a title: a comment and another text have none", () => {
+  assert.deepEqual(allTitlesOf('test("a", f);\nfor (const b of c)\n  specify(`b ${b} "c"`, f);'), ["a", 'b ${b} "c"']);
+  assert.deepEqual(allTitlesOf('// test("a", f);\ntest.skip("b", f);\nconst c = "c";'), []);
 });
 
 test("each requirement of the HTTP queue is named by the title of a test in the file that its row names", () => {
   const read = (path: string): string => readFileSync(new URL(`../${path}`, import.meta.url), "utf8");
   const rows = [...read("docs/requirements.md").matchAll(/^\| (HR-\d\d) \|[^|]*\| `([^`]+)` *\|$/gm)];
-  assert.equal(rows.length, 16);
+  assert.equal(rows.length, 22);
   for (const [, id, file] of rows) {
     const title = new RegExp(`\\b(?:test|specify)\\(\\s*["\`](?:HR-\\d\\d )*${id} `);
     assert.match(read(file!), title, `${id}: no title of ${file} names it`);

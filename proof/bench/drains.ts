@@ -21,10 +21,19 @@ export interface Round {
 }
 
 /**
- * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, jobs that take 5 ms, jobs that are not
+ * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, of one of a thousand kinds, jobs that take 5 ms, jobs that are not
  * claimed ahead, or plain jobs next to a purge that begins soon.
  */
-export type DrainForm = "plain" | "keyed" | "unkeyed" | "children" | "kinds" | "slow" | "notAhead" | "purging";
+export type DrainForm =
+  | "plain"
+  | "keyed"
+  | "unkeyed"
+  | "children"
+  | "kinds"
+  | "oneOfKinds"
+  | "slow"
+  | "notAhead"
+  | "purging";
 
 interface Marks {
   readonly marks: readonly number[];
@@ -112,8 +121,15 @@ export function ratesOf(marks: readonly number[], count: number): number[] {
 /** The rates of the floor or of a peer for the same round. */
 export async function roundOf(program: Program, count: number): Promise<number[]> {
   await program.ask("fill", { count });
-  const { marks } = await program.ask<{ marks: number[] }>("go");
-  return ratesOf(marks, count);
+  const { marks, endedMs } = await program.ask<{ marks: number[]; endedMs?: number }>("go");
+  return endedMs === undefined ? ratesOf(marks, count) : [untilEnded(marks, count, endedMs)];
+}
+
+/** Of a peer whose marks are those of its handlers, which run ahead of its store: jobs per second after the first tenth until nothing is left. */
+export function untilEnded(marks: readonly number[], count: number, endedMs: number): number {
+  const sorted = marks.toSorted((a, b) => a - b);
+  const tenth = Math.floor(sorted.length / 10);
+  return ((count - (tenth + 1) * EVERY) * 1_000) / (endedMs - sorted[tenth]!);
 }
 
 export async function startFloor(bench: Bench): Promise<Program> {

@@ -284,6 +284,7 @@ class AtomicWorld {
     return contractsFor(this.#workloads, process, NOT_HEARD, handlerTold, {
       began: (run, line) => this.#read((data) => this.#batches.began(data, run, line)),
       ended: (run, line, how) => this.#batches.ended(run, line, how),
+      given: NOT_HEARD,
     });
   }
 

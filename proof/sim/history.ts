@@ -144,6 +144,7 @@ async function unfold(
     rowTold: {
       began: (run, line) => oracle.rowTold(run, line, "began"),
       ended: (run, line, how) => oracle.rowTold(run, line, how),
+      given: (run, outputs) => oracle.given(run, outputs),
     },
     stepCame: (run, step, result) => oracle.stepCame(run, step, result),
     handlerTold: (run, word) => oracle.handlerTold(run, word),

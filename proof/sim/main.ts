@@ -11,6 +11,7 @@
 //   --collections             numbered messages from a broker that repeats them, under kills, lost answers and producers that stop
 //   --floors                  where claims on PostgreSQL begin to read, next to late commits and jobs that return
 //   --store atomic            histories on a store in the shape of Redis, which loses its latest scripts
+//   --workload doors          for --seed and --seeds: programs that have only this
 //   --mutant clientClock      with this bug: for --seed, --seeds, --storm and --isolation one, for --mutants several
 import { availableParallelism } from "node:os";
 import { parseArgs } from "node:util";
@@ -34,6 +35,8 @@ import { OPERATIONS_MUTANTS } from "./operations/mutants.ts";
 import { huntOperations } from "./operations/world.ts";
 import { SCHEDULE_MUTANTS } from "./schedules/mutants.ts";
 import { runStorm, type Storm } from "./storm.ts";
+import { WORKLOADS, workloadsNamed } from "./workloads/index.ts";
+import type { WorldOptions } from "./world/world.ts";
 
 const { values } = parseArgs({
   options: {
@@ -42,6 +45,7 @@ const { values } = parseArgs({
     seed: { type: "string" },
     mutants: { type: "boolean", default: false },
     mutant: { type: "string", multiple: true, default: [] },
+    workload: { type: "string", multiple: true, default: [] },
     budget: { type: "string", default: "500" },
     focus: { type: "boolean", default: false },
     exhaustive: { type: "boolean", default: false },
@@ -78,6 +82,10 @@ const known = [
 const strangers = values.mutant.filter((name) => !known.includes(name));
 if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
+const unknown = values.workload.filter((name) => workloadsNamed([name]).length === 0);
+if (unknown.length > 0)
+  throw new Error(`--workload ${unknown.join(", ")}: use ${WORKLOADS.map(({ name }) => name).join(", ")}`);
+
 if (values.store !== "sqlite" && values.store !== "atomic")
   throw new Error(`--store ${values.store}: use sqlite or atomic`);
 
@@ -96,7 +104,7 @@ else if (values.mutants) await mutants(whole(values.budget, "budget"));
 else await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
 
 async function many(from: number, seeds: number): Promise<void> {
-  const planted = mutantOption();
+  const planted = worldOptions();
   if (processes > 1 && seeds > 1) {
     const share = Math.ceil(seeds / processes);
     const parts = Array.from({ length: processes }, (_, i) => ({
@@ -104,7 +112,7 @@ async function many(from: number, seeds: number): Promise<void> {
       seeds: Math.min(share, seeds - i * share),
     })).filter((part) => part.seeds > 0);
     const sums = await inParallel<Campaign>(
-      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`, ...mutantArguments()]),
+      parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`, ...worldArguments()]),
       (done) => tellDone(done, seeds),
     );
     return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
@@ -137,8 +145,8 @@ function tellCampaign(campaign: Campaign): void {
 
 /** The failing seed, shrunk, as a story. */
 async function tellViolation(failed: History): Promise<void> {
-  const { history, tries } = await shrink(failed, mutantOption());
-  const command = ["npm run sim --", "--seed", failed.seed, ...mutantArguments()].join(" ");
+  const { history, tries } = await shrink(failed, worldOptions());
+  const command = ["npm run sim --", "--seed", failed.seed, ...worldArguments()].join(" ");
   process.stderr.write(
     `\nseed ${failed.seed}: ${failed.violation}\n` +
       `shrunk in ${tries} tries from ${failed.strikes.length} faults to ${history.strikes.length} (${history.strikes.join("; ")}), ` +
@@ -149,7 +157,7 @@ async function tellViolation(failed: History): Promise<void> {
 }
 
 async function one(seed: number): Promise<void> {
-  const options = mutantOption();
+  const options = worldOptions();
   let history = await simulate(seed, { ...options, keepLines: values.verbose ? 1_000_000 : 80 });
   if (history.violation !== null) process.exitCode = 1;
   if (history.violation !== null && values.shrink) ({ history } = await shrink(history, options));
@@ -164,14 +172,18 @@ function chosenMutant(): Mutant | undefined {
   return MUTANTS.find(({ name }) => name === values.mutant[0]);
 }
 
-/** The bug that these seeds are run with, if any. */
-function mutantOption(): { readonly mutant?: Mutant } {
+/** The bug that these seeds are run with, if any, and what their programs have, if it is not drawn. */
+function worldOptions(): WorldOptions {
   const mutant = chosenMutant();
-  return mutant ? { mutant } : {};
+  const { workload: workloads } = values;
+  return { ...(mutant && { mutant }), ...(workloads.length > 0 && { profile: { workloads } }) };
 }
 
-function mutantArguments(): readonly string[] {
-  return values.mutant.slice(0, 1).flatMap((name) => ["--mutant", name]);
+function worldArguments(): readonly string[] {
+  return [
+    ...values.mutant.slice(0, 1).flatMap((name) => ["--mutant", name]),
+    ...values.workload.flatMap((name) => ["--workload", name]),
+  ];
 }
 
 async function mutants(budget: number): Promise<void> {

@@ -3,22 +3,25 @@ import { type AuditAction, type AuditEntry, auditEntry, type By } from "../job/a
 import {
   type BatchRow,
   type BatchState,
-  decodeBlock,
   endedRows,
   FIRST_ROUND,
   hasEnded,
+  isFilling,
+  roundId,
   roundKind,
   type RowTotals,
   takesRows,
   totalOf,
 } from "../job/batches.ts";
-import { ErrorCode, OutliveError, type StoredError } from "../job/errors.ts";
+import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Json } from "../job/json.ts";
 import { batchDraft, type Submitted, type SubmittedWith } from "../job/submit.ts";
 import { endBatches } from "../recovery/batch-ends.ts";
-import type { Batches, BatchFilter, FailedBlock, OpenedBatch } from "../stores/batches.ts";
+import type { Batches, BatchFilter, OpenedBatch } from "../stores/batches.ts";
 import type { AnyBatch, OutputFile } from "./contract.ts";
+import { failRest } from "./aborted-round.ts";
+import { allRowsOf, type FailedBatchRow, failedRowsOf, type ListedBatchRow } from "./rows.ts";
 import { notOpen, type RowsOf, Submission } from "./submission.ts";
 
 /** The options of `submit` and `openBatch`. */
@@ -63,22 +66,6 @@ export interface BatchInfo {
   /** Why it has not ended; null: it has. */
   readonly why: string | null;
 }
-
-/** A row that failed. */
-export interface FailedBatchRow {
-  /** Its line, counted from 1. */
-  readonly line: number;
-  /** The row. */
-  readonly input: Json;
-  /** Why it failed; null if nothing is known. */
-  readonly error: StoredError | null;
-  /** quarantined: it killed its workers. failed: it threw. */
-  readonly state: "failed" | "quarantined";
-  /** What is stored of it is not what was written, because the store was damaged. It is shown as it was found, and is not run again. */
-  readonly corrupt?: true;
-}
-
-const FAILED_BLOCKS = 100;
 
 function stateFor({ state, round }: BatchRow): string {
   return state === "open" && round > FIRST_ROUND ? "being retried" : state;
@@ -187,11 +174,24 @@ export class BatchClient {
     yield* failedRowsOf(this.#batches, id, batch.round);
   }
 
-  /** Ends the batch: blocks that have not begun are cancelled, running ones are asked to end. Rows that have ended stay as they are. */
+  /** All rows, in constant memory. */
+  async *rows(id: string): AsyncGenerator<ListedBatchRow> {
+    const [batch] = await this.#batches.get([id]);
+    if (!batch) throw notOpen(id, "missing");
+    yield* allRowsOf(this.#batches, batch);
+  }
+
+  /**
+   * Ends the batch: blocks that have not begun are cancelled, running ones are asked to end. Rows that have ended stay as they are. Killed anywhere, another
+   * call goes on.
+   */
   async abort(id: string, entry?: AuditEntry): Promise<BatchState> {
     const state = await this.#batches.abort(id, entry);
     if (state === "missing") throw notOpen(id, state);
-    if (state === "aborting") while (await this.#batches.tend(1_000));
+    if (state === "aborting") {
+      while (await this.#batches.tend(1_000));
+      await failRest(this.#batches, id);
+    }
     await endBatches(this.#batches, this.#events, [id]);
     return (await this.#batches.get([id]))[0]?.state ?? state;
   }
@@ -204,7 +204,7 @@ export class BatchClient {
     const failed = sums.failed + sums.quarantined;
     const input = JSON.stringify({ batch: id, round: round + 1 });
     const plain = { priority, runAt: null, delayMs: 0, dedupeKey: null };
-    const draft = { id: `${id}:round:${round + 1}`, kind: roundKind(kind), input, ...plain };
+    const draft = { id: roundId(id, round + 1), kind: roundKind(kind), input, ...plain };
     if (!hasEnded(state) || failed === 0 || !(await this.#batches.reopen(id, round, draft, entry)))
       throw new OutliveError(
         ErrorCode.wrongState,
@@ -250,45 +250,6 @@ export class OpenBatch<In = unknown> {
   }
 }
 
-/** The failed rows of one round, by line. */
-export async function* failedRowsOf(batches: Batches, id: string, round: number): AsyncGenerator<FailedBatchRow> {
-  let after: number | null = null;
-  for (;;) {
-    const blocks: Awaited<ReturnType<Batches["failures"]>> = await batches.failures(id, round, after, FAILED_BLOCKS);
-    for (const { rows, whole } of blocks) {
-      const failed = rows.map(({ line, input, error, as }): FailedBatchRow => ({
-        line,
-        ...readable(input),
-        error,
-        state: as,
-        ...(error.code === ErrorCode.corrupt && { corrupt: true as const }),
-      }));
-      if (whole) failed.push(...rowsOfWhole(whole));
-      yield* failed.toSorted((a, b) => a.line - b.line);
-    }
-    const last = blocks.at(-1);
-    if (!last || blocks.length < FAILED_BLOCKS) return;
-    after = last.number;
-  }
-}
-
-/** The rows of a block that ended as a whole. If its input is damaged, it is not known which they were: one entry without a line stands for them. */
-function rowsOfWhole({ input, marks, error, as }: NonNullable<FailedBlock["whole"]>): FailedBatchRow[] {
-  if (error?.code === ErrorCode.corrupt) return [{ line: 0, ...readable(input), error, state: as, corrupt: true }];
-  return decodeBlock(input).rows.flatMap(({ line, input: row }, at) =>
-    marks[at] === "1" ? [] : [{ line, input: row, error, state: as }],
-  );
-}
-
-/** A damaged text is shown as it was found. */
-function readable(text: string): Pick<FailedBatchRow, "input" | "corrupt"> {
-  try {
-    return { input: JSON.parse(text) as Json };
-  } catch {
-    return { input: text, corrupt: true };
-  }
-}
-
 export function infoOf(batch: BatchRow): BatchInfo {
   const { id, kind, key, state, round, sums, earlier, rows, pace, createdAt, sealedAt, endedAt } = batch;
   const left = rows - endedRows(sums);
@@ -321,8 +282,11 @@ export function infoOf(batch: BatchRow): BatchInfo {
   };
 }
 
-function whyNotEnded({ state, held }: BatchRow, left: number): string | null {
+function whyNotEnded(batch: BatchRow, left: number): string | null {
+  const { id, state, held, round } = batch;
   if (hasEnded(state)) return null;
+  if (isFilling(batch))
+    return `${state === "open" ? "its failed rows are" : "it is being aborted, and the rest of its failed rows is"} still to be added to round ${round}, by the job ${roundId(id, round)}`;
   if (state === "open")
     return held ? "it is held until it is sealed" : "it is open: more rows may be appended until it is sealed";
   if (state === "aborting") return `it is being aborted; ${left} rows have not ended`;

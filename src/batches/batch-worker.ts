@@ -4,6 +4,7 @@ import {
   batchOfBlock,
   type BatchRow,
   decideBatch,
+  doneId,
   doneKind,
   endedRows,
   hasEnded,
@@ -12,6 +13,7 @@ import {
   roundKind,
   type StoredBlock,
 } from "../job/batches.ts";
+import { FailedBefore } from "../job/block-cutter.ts";
 import type { RunnableKind } from "../job/contract.ts";
 import { invalidInput } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
@@ -24,11 +26,13 @@ import { RetryLater } from "../job/waits.ts";
 import { endBatches, type Progress } from "../recovery/batch-ends.ts";
 import type { Batches } from "../stores/batches.ts";
 import type { BlockAttempt, Run } from "../worker/run.ts";
-import { BatchClient, failedRowsOf, infoOf } from "./batch-client.ts";
-import { runBlock } from "./block-runner.ts";
+import { failRest } from "./aborted-round.ts";
+import { BatchClient, infoOf } from "./batch-client.ts";
+import { type BlockDeps, runBlock } from "./block-runner.ts";
 import type { AnyBatch, BatchEnded, OutputFile } from "./contract.ts";
 import { assembled } from "./outputs.ts";
-import { type FileRows, type SourceRow, Submission } from "./submission.ts";
+import { failedRowsOf } from "./rows.ts";
+import { type FileRows, noBatch, type SourceRow, Submission } from "./submission.ts";
 
 /** How long settled blocks wait for their check, so that a burst of them has one. */
 const CHECK_MS = 10;
@@ -52,6 +56,9 @@ interface Checked extends Progress {
   /** Rows that this process has settled since, at most. */
   settled: number;
 }
+
+/** What all blocks of a kind have in common. */
+type OfContract = Omit<BlockDeps, "shared" | "context">;
 
 interface KnownBatch {
   readonly context: unknown;
@@ -108,8 +115,9 @@ export class BatchWorker {
 
   /** What a worker runs for this kind of batch. Nothing without a handler. */
   kinds(contract: AnyBatch): ReadonlyMap<string, RunnableKind> {
-    const { handlers, kinds, name } = contract;
+    const { handlers, kinds, name, settings } = contract;
     if (!handlers.row && !handlers.block) return new Map();
+    const deps: OfContract = { clock: this.#deps.clock, settings, handlers, parse: parserOf(contract) };
     const runnable = (kind: AnyBatch["kinds"]["block"], handler: RunnableKind["handler"]): RunnableKind => ({
       settings: this.#deps.settingsOf(kind),
       parse: null,
@@ -120,7 +128,7 @@ export class BatchWorker {
       [
         name,
         {
-          ...runnable(kinds.block, (block: never, run) => this.#runBlock(contract, block, run as BlockAttempt)),
+          ...runnable(kinds.block, (block: never, run) => this.#runBlock(contract, deps, block, run as BlockAttempt)),
           settled: (job: ClaimedJob, change: Change) => this.#settled(contract, job, change),
         },
       ],
@@ -133,25 +141,43 @@ export class BatchWorker {
   /** Disposes of what `setUp` made. */
   async close(): Promise<void> {
     for (const making of this.#shared.values()) {
-      const made = (await making.catch(() => null)) as { [Symbol.asyncDispose]?: () => Promise<void> } | null;
-      await made?.[Symbol.asyncDispose]?.().catch(() => {});
+      try {
+        await ((await making) as Partial<AsyncDisposable> | null)?.[Symbol.asyncDispose]?.();
+      } catch {
+        // What was not made needs no disposal, and one that fails does not keep the engine open.
+      }
     }
     this.#shared.clear();
   }
 
   // ---- blocks
 
-  async #runBlock(contract: AnyBatch, block: StoredBlock, run: BlockAttempt): Promise<void> {
-    const { batch } = block;
+  #runBlock(contract: AnyBatch, deps: OfContract, block: StoredBlock, run: BlockAttempt): void | Promise<void> {
+    const known = this.#known(contract, block.batch);
+    const making = this.#sharedOf(contract, deps);
+    if (known instanceof Promise || making) return this.#runLater(deps, known, making, block, run);
+    const returned = runKnown(deps, known, undefined, block, run);
+    return returned instanceof Promise ? this.#counted(block.batch, returned) : undefined;
+  }
+
+  #runLater(
+    deps: OfContract,
+    reading: KnownBatch | Promise<KnownBatch>,
+    making: Promise<unknown> | undefined,
+    block: StoredBlock,
+    run: BlockAttempt,
+  ): Promise<void> {
+    const begun = async (): Promise<void> => {
+      const known = await reading;
+      return runKnown(deps, known, making && (await making), block, run);
+    };
+    return this.#counted(block.batch, begun());
+  }
+
+  async #counted(batch: string, running: Promise<void>): Promise<void> {
     this.#running.set(batch, (this.#running.get(batch) ?? 0) + 1);
     try {
-      const reading = this.#known(contract, batch);
-      const { context, isAborting } = reading instanceof Promise ? await reading : reading;
-      const making = this.#sharedOf(contract);
-      const shared = making && (await making);
-      // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
-      if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
-      await runBlock({ clock: this.#deps.clock, contract, shared, context, parse: parserOf(contract) }, block, run);
+      await running;
     } finally {
       const left = this.#running.get(batch)! - 1;
       if (left > 0) this.#running.set(batch, left);
@@ -163,8 +189,7 @@ export class BatchWorker {
   }
 
   /** Once per process. A set-up that failed is tried again by the next block. */
-  #sharedOf(contract: AnyBatch): Promise<unknown> | undefined {
-    const { setUp } = contract.handlers;
+  #sharedOf(contract: AnyBatch, { handlers: { setUp } }: OfContract): Promise<unknown> | undefined {
     if (!setUp) return undefined;
     let making = this.#shared.get(contract);
     if (!making) {
@@ -194,7 +219,7 @@ export class BatchWorker {
 
   async #read(contract: AnyBatch, id: string): Promise<KnownBatch> {
     const [batch] = await this.#deps.batches.get([id]);
-    if (!batch) throw missing(id);
+    if (!batch) throw noBatch(id);
     const { rows, sums } = batch;
     const ended = endedRows(sums);
     if (!this.#checked.has(id)) this.#note(id, { ended, left: rows - ended }, this.#deps.clock.mono());
@@ -284,8 +309,11 @@ export class BatchWorker {
     const { batches } = this.#deps;
     const { batch: id, round } = input;
     const [batch] = await batches.get([id]);
-    if (!batch) throw missing(id);
-    if (batch.round !== round || !hasEnded(batch.state)) return;
+    if (!batch) throw noBatch(id);
+    if (batch.round !== round || !hasEnded(batch.state))
+      throw new TerminalError(
+        `Batch ${id} is in round ${batch.round}: what its round ${round} came to is not kept, so done was not called for it. The job ${doneId(id, batch.round)} follows the end of this round.`,
+      );
     const outputs = await run.step("outputs", () => this.#assemble(id, round));
     const { done } = contract.handlers;
     if (!done) return;
@@ -309,11 +337,11 @@ export class BatchWorker {
       );
     const outputs: Record<string, OutputFile> = {};
     for (const file of files) {
-      const blob = `batches/${id}/${round}/${nameInBlobs(file)}`;
+      const blob = outputBlob(id, round, file);
       const { size, sha256 } = await store.put(blob, assembled(batches, { id, round }, file));
       outputs[file] = { blob, bytes: size, sha256 };
     }
-    await batches.setOutputs(id, JSON.stringify(outputs));
+    await batches.setOutputs(id, round, JSON.stringify(outputs));
     return outputs;
   }
 
@@ -351,25 +379,48 @@ export class BatchWorker {
     }
   }
 
-  /** Adds the failed rows of the round before, and seals. Killed anywhere, it goes on at the block that is missing. */
+  /** Adds the failed rows of the round before, and seals. Killed anywhere, it goes on at the block that is missing. If the batch is aborted, they stay failed. */
   async #runRound(
     contract: AnyBatch,
     { batch: id, round }: { readonly batch: string; readonly round: number },
   ): Promise<void> {
     const { batches, events } = this.#deps;
     const [batch] = await batches.get([id]);
-    if (!batch) throw missing(id);
-    if (batch.round !== round || batch.state !== "open") return;
-    const failed = failedRowsOf(batches, id, round - 1);
-    const chunks = (async function* () {
-      // A damaged row is not run again: it has failed in this round, too.
-      for await (const { line, input, error, corrupt } of failed)
-        yield [{ line, input, error: corrupt ? error : null }];
-    })();
-    await new Submission(batches, batch, contract, { resumes: true }).rows(chunks);
-    await batches.seal(id, round);
+    if (!batch) throw noBatch(id);
+    if (batch.round === round && batch.state === "open") {
+      const failed = failedRowsOf(batches, id, round - 1);
+      const chunks = (async function* () {
+        // A damaged row is not run again: it has failed in this round, too.
+        for await (const { line, input, error, corrupt } of failed)
+          yield [{ line, input, error: corrupt && error ? new FailedBefore(error) : null }];
+      })();
+      const submission = new Submission(batches, batch, contract, { resumes: true });
+      await submission.rows(chunks).catch((thrown: unknown) => {
+        // It was aborted meanwhile, or an attempt of before has sealed it.
+        if (submission.refused === null || submission.refused === "missing") throw thrown;
+      });
+      // Not if rows were refused: then it does not have all of them.
+      if (submission.refused === null) await batches.seal(id, round);
+    }
+    await failRest(batches, id);
     await endBatches(batches, events, [id]);
   }
+}
+
+function runKnown(
+  deps: OfContract,
+  { context, isAborting }: KnownBatch,
+  shared: unknown,
+  block: StoredBlock,
+  run: BlockAttempt,
+): void | Promise<void> {
+  // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
+  if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
+  return runBlock({ ...deps, shared, context }, block, run);
+}
+
+function outputBlob(batch: string, round: number, file: string): string {
+  return `batches/${batch}/${round}/${nameInBlobs(file)}`;
 }
 
 /** Blob names are lower case; two names that differ only in case stay two. */
@@ -398,13 +449,4 @@ function parserOf({ row, name }: AnyBatch): ((input: Json) => unknown) | null {
     const result = row["~standard"].validate(input);
     return result instanceof Promise ? result.then(unwrap) : unwrap(result);
   };
-}
-
-function missing(batch: string): OutliveError {
-  return new OutliveError(
-    ErrorCode.notFound,
-    `There is no batch ${batch}.`,
-    "Its blocks are purged with it; check whether the store was restored.",
-    { batch },
-  );
 }

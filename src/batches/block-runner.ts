@@ -1,22 +1,29 @@
 // Runs the rows of one block under one attempt. Rows that end are marked durable at least every 200 ms, and whatever ends the attempt writes the
 // rest with it, so that a kill repeats at most what no mark has reached. A row that throws is left for the next attempt of the block.
-import { bothEnds, type FailedRow, type RowEnds, RowsFailed, type StoredBlock } from "../job/batches.ts";
-import { TerminalError, toStoredError } from "../job/errors.ts";
+import { type FailedRow, type RowEnds, RowsFailed, type StoredBlock } from "../job/batches.ts";
+import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/errors.ts";
 import type { Json } from "../job/json.ts";
 import { type CallOff, type Clock, durationMs } from "../job/time.ts";
 import { RetryLater } from "../job/waits.ts";
+import { isThenable } from "../worker/attempt.ts";
 import type { BlockAttempt, CommitForm } from "../worker/run.ts";
 import type { AnyBatch, BlockRun, Row, RowRun } from "./contract.ts";
 import { assertOutput, partsOf } from "./outputs.ts";
 
 /** Rows that have ended wait for their mark no longer than this. */
 const MARK_MS = 200;
+/** Nor do they if they have written this many characters to output files: what one write of the store brings stays small. */
+const WRITTEN_AT_ONCE = 4 << 20;
+/** What the rows that end with one `commit` may have written: it can't be cut into several. */
+const WRITTEN_PER_COMMIT = 64 << 20;
 /** From this crash on rows run one by one with a mark before each: if the worker dies, it is known which row ran. */
 const CRASHES_BEFORE_MARKS = 2;
 
 export interface BlockDeps {
   readonly clock: Clock;
-  readonly contract: AnyBatch;
+  readonly settings: AnyBatch["settings"];
+  /** Read once: the contract makes them into an object of its own each time. */
+  readonly handlers: AnyBatch["handlers"];
   /** What `setUp` returned. */
   readonly shared: unknown;
   readonly context: unknown;
@@ -24,49 +31,88 @@ export interface BlockDeps {
   readonly parse: ((input: Json) => unknown) | null;
 }
 
-export async function runBlock(
+/** Returns at once if every row did: a block of such rows costs its worker no more than a plain job whose handler returns at once. */
+export function runBlock(
   deps: BlockDeps,
   { batch, round, lines, rows }: StoredBlock,
   run: BlockAttempt,
-): Promise<void> {
+): void | Promise<void> {
   const marks = run.job.block?.marks;
   const ends = new Ends(deps.clock, run);
   run.pendingRows = () => ends.pending();
+  const common = new CommonRun(deps, run, ends, batch, round);
   const left: BlockRow[] = [];
-  for (let index = 0; index < rows.length; index++) {
-    if (marks?.[index] === "1") continue;
-    const input = rows[index]!;
-    const row = new BlockRow(ends, index, lines[index]!, input);
+  for (let index = 0; index < rows.length; index++)
+    if (marks?.[index] !== "1") left.push(new BlockRow(common, index, lines[index]!, rows[index]!));
+  const shared = { deps, run, ends, common };
+  const parsed = deps.parse ? parsedRows(deps.parse, left, ends) : left;
+  if (parsed instanceof Promise) return parsed.then((all) => runRows(shared, all));
+  return runRows(shared, parsed);
+}
+
+/** Those that fit their schema. */
+function parsedRows(
+  parse: NonNullable<BlockDeps["parse"]>,
+  rows: readonly BlockRow[],
+  ends: Ends,
+): BlockRow[] | Promise<BlockRow[]> {
+  const fit: BlockRow[] = [];
+  for (let at = 0; at < rows.length; at++) {
+    const row = rows[at]!;
     try {
-      const parsed = deps.parse ? deps.parse(input) : input;
-      row.input = parsed instanceof Promise ? await parsed : parsed;
-      left.push(row);
+      const parsed = parse(row.stored);
+      if (parsed instanceof Promise) return parsedLater(parse, rows, ends, { fit, at, parsed });
+      row.input = parsed;
+      fit.push(row);
     } catch (thrown) {
       ends.fail(row, thrown);
     }
   }
-  const shared = { deps, run, ends, batch, common: new CommonRun(deps, run, batch, round) };
-  try {
-    await (deps.contract.handlers.block ? runWhole(shared, left) : runEach(shared, left));
-  } finally {
-    ends.stop();
+  return fit;
+}
+
+async function parsedLater(
+  parse: NonNullable<BlockDeps["parse"]>,
+  rows: readonly BlockRow[],
+  ends: Ends,
+  { fit, at, parsed }: { readonly fit: BlockRow[]; readonly at: number; readonly parsed: Promise<unknown> },
+): Promise<BlockRow[]> {
+  for (let next = at; next < rows.length; next++) {
+    const row = rows[next]!;
+    try {
+      row.input = await (next === at ? parsed : parse(row.stored));
+      fit.push(row);
+    } catch (thrown) {
+      ends.fail(row, thrown);
+    }
   }
+  return fit;
 }
 
 interface Shared {
   readonly deps: BlockDeps;
   readonly run: BlockAttempt;
   readonly ends: Ends;
-  readonly batch: string;
   readonly common: CommonRun;
+}
+
+function runRows(shared: Shared, rows: readonly BlockRow[]): void | Promise<void> {
+  const { ends, deps } = shared;
+  let returned: void | Promise<void> = undefined;
+  try {
+    returned = deps.handlers.block ? runWhole(shared, rows) : runEach(shared, rows);
+  } finally {
+    if (!(returned instanceof Promise)) ends.stop();
+  }
+  return returned instanceof Promise ? returned.finally(() => ends.stop()) : undefined;
 }
 
 // ---- row by row
 
-async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void> {
+function runEach(shared: Shared, rows: readonly BlockRow[]): void | Promise<void> {
   const { deps, run, ends } = shared;
-  const { settings, handlers } = deps.contract;
-  const each: EachRow = { common: shared.common, handler: handlers.row! };
+  const { settings } = deps;
+  const handler = deps.handlers.row!;
   const isSuspect = run.job.counters.crashes >= CRASHES_BEFORE_MARKS;
   const marksEach = isSuspect || settings.mark === "row";
   const startedMono = deps.clock.mono();
@@ -74,9 +120,17 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
   let later: RetryLater | undefined;
   let next = 0;
   let nowMono = startedMono;
+  /** The time of day. The monotonic one is read when this has changed: in a process that has run few blocks it costs 0.5 µs, as much as the rest of a row. */
+  let seenAt = deps.clock.now();
   /** Not while no row has ended: a block whose first rows are slow would never come to the others. */
   const isLongEnough = (): boolean => {
-    if (ends.count > 0) nowMono = deps.clock.mono();
+    if (ends.count > 0) {
+      const now = deps.clock.now();
+      if (now !== seenAt) {
+        seenAt = now;
+        nowMono = deps.clock.mono();
+      }
+    }
     return nowMono - startedMono >= settings.blockForMs && next < rows.length;
   };
   const note = (row: BlockRow, thrown: Thrown): void => {
@@ -87,7 +141,7 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
   };
   const runMarked = async (row: BlockRow): Promise<void> => {
     if (isSuspect) await run.beginRow(row.index);
-    note(row, await call(each, row));
+    note(row, await call(handler, row));
     await ends.flush();
   };
   const runSlowly = async (row: BlockRow, returned: Promise<Thrown>): Promise<void> => {
@@ -95,51 +149,51 @@ async function runEach(shared: Shared, rows: readonly BlockRow[]): Promise<void>
     note(row, await returned);
     ends.arm();
   };
-  const lane = async (): Promise<void> => {
-    let waitedMono = nowMono;
-    while (next < rows.length && !run.isInterrupted && !isLongEnough()) {
+  /** Runs rows until one has to be waited for. Null: no row is left for this lane. */
+  const runOn = (waitedMono: number): Promise<void> | null => {
+    while (!run.isInterrupted && !ends.isStopped) {
+      if (ends.written >= WRITTEN_AT_ONCE) return ends.flush();
+      if (next >= rows.length || isLongEnough()) return null;
       // Rows that wait for nothing leave no time to the timer that marks those that have ended.
-      if (nowMono - waitedMono >= MARK_MS) {
-        await ends.flush();
-        waitedMono = deps.clock.mono();
-        continue;
-      }
+      if (nowMono - waitedMono >= MARK_MS) return ends.flush();
       const row = rows[next++]!;
-      if (marksEach) {
-        await runMarked(row);
-        continue;
-      }
-      const returned = call(each, row);
+      if (marksEach) return runMarked(row);
+      const returned = call(handler, row);
       // Most rows of a fast handler end here.
       if (returned === null) ends.succeed(row);
-      else if (returned instanceof Promise) {
-        await runSlowly(row, returned);
-        waitedMono = deps.clock.mono();
-      } else note(row, returned);
+      else if (returned instanceof Promise) return runSlowly(row, returned);
+      else note(row, returned);
     }
+    return null;
   };
-  await (isSuspect || settings.atOnce === 1 ? lane() : Promise.all(Array.from({ length: settings.atOnce }, lane)));
-  if (run.isInterrupted) throw run.signal.reason;
-  if (next < rows.length)
-    throw new RetryLater("0ms", `${rows.length - next} rows are left after ${settings.blockForMs} ms`);
-  if (failed.length > 0) throw new RowsFailed(failed);
-  if (later) throw later;
+  const lane = async (first = runOn(nowMono)): Promise<void> => {
+    for (let waits = first; waits !== null; waits = runOn(deps.clock.mono())) await waits;
+  };
+  const end = (): void => {
+    if (run.isInterrupted) throw run.signal.reason;
+    if (next < rows.length)
+      throw new RetryLater("0ms", `${rows.length - next} rows are left after ${settings.blockForMs} ms`);
+    if (failed.length > 0) throw new RowsFailed(failed);
+    if (later) throw later;
+  };
+  const first = runOn(nowMono);
+  if (first === null) return end();
+  const lanes = [lane(first)];
+  while (!isSuspect && lanes.length < settings.atOnce) lanes.push(lane());
+  return Promise.all(lanes).then(end);
 }
 
-interface EachRow {
-  readonly common: CommonRun;
-  /** Read once: the contract makes its handlers into an object of its own each time. */
-  readonly handler: NonNullable<AnyBatch["handlers"]["row"]>;
-}
+type RowHandler = NonNullable<AnyBatch["handlers"]["row"]>;
 
 /** What a row threw; null: nothing. An own type, because anything may be thrown. */
 type Thrown = { readonly error: unknown } | null;
 
-function call({ handler, common }: EachRow, row: BlockRow): Thrown | Promise<Thrown> {
+function call(handler: RowHandler, row: BlockRow): Thrown | Promise<Thrown> {
   try {
-    const returned = handler(row as never, new OneRun(common, row) as never);
-    return returned instanceof Promise
-      ? returned.then(
+    const returned = handler(row as never, row as never);
+    // Not only promises: a query builder runs its query when its `then` is called.
+    return isThenable(returned)
+      ? Promise.resolve(returned).then(
           () => null,
           (error: unknown) => thrownBy(row, error),
         )
@@ -163,8 +217,11 @@ function longest(one: RetryLater | undefined, other: RetryLater): RetryLater {
 async function runWhole({ deps, ends, common }: Shared, rows: readonly BlockRow[]): Promise<void> {
   if (rows.length === 0) return;
   ends.arm();
-  await deps.contract.handlers.block!(rows as never, new WholeRun(common, rows, ends) as never);
-  for (const row of rows) if (!row.hasEnded) ends.succeed(row);
+  await deps.handlers.block!(rows as never, new WholeRun(common, rows, ends) as never);
+  for (const row of rows) {
+    if (!row.hasEnded) ends.succeed(row);
+    if (ends.written >= WRITTEN_AT_ONCE) await ends.flush();
+  }
 }
 
 // ---- what handlers hold. Classes: an object with a dozen functions for each row cost more than the rest of the row.
@@ -175,13 +232,15 @@ class CommonRun {
   readonly context: unknown;
   readonly shared: unknown;
   readonly attemptOf: BlockAttempt;
+  readonly ends: Ends;
 
-  constructor({ context, shared }: BlockDeps, run: BlockAttempt, batch: string, round: number) {
+  constructor({ context, shared }: BlockDeps, run: BlockAttempt, ends: Ends, batch: string, round: number) {
     this.batch = batch;
     this.round = round;
     this.context = context;
     this.shared = shared;
     this.attemptOf = run;
+    this.ends = ends;
   }
 }
 
@@ -194,6 +253,10 @@ abstract class AnyRun {
 
   get #run(): BlockAttempt {
     return this.#common.attemptOf;
+  }
+
+  protected get ends(): Ends {
+    return this.#common.ends;
   }
 
   get batch(): string {
@@ -253,23 +316,6 @@ abstract class AnyRun {
   }
 }
 
-class OneRun extends AnyRun implements RowRun<unknown, unknown> {
-  readonly #row: BlockRow;
-
-  constructor(common: CommonRun, row: BlockRow) {
-    super(common);
-    this.#row = row;
-  }
-
-  key(name: string): string {
-    return `${this.batch}:${this.#row.line}:${name}`;
-  }
-
-  write(file: string, text: string): void {
-    this.#row.write(file, text);
-  }
-}
-
 class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
   readonly #run: BlockAttempt;
   readonly #rows: readonly BlockRow[];
@@ -297,12 +343,19 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
 
   async commit(form: never, body: never): Promise<never> {
     const rows = this.#rows.filter(({ hasEnded }) => !hasEnded);
-    for (const row of rows) this.#ends.succeed(row);
+    const written = writtenBy(rows);
+    if (written > WRITTEN_PER_COMMIT)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The rows of block ${this.id} have written ${written} characters, and one commit keeps at most ${WRITTEN_PER_COMMIT}.`,
+        "Write less, or use smaller blocks (the option `block`), or `handle` and `row.commit`.",
+        { jobId: this.id, written },
+      );
+    this.#ends.beginCommit(rows);
     try {
       return await this.#run.commit(form, body);
     } catch (thrown) {
-      // Or a worker that has lost its lease would release the block with rows marked that were never committed.
-      this.#ends.takeBack(rows);
+      this.#ends.rollBack(rows);
       throw thrown;
     }
   }
@@ -312,33 +365,51 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
 
 /** Most rows write nothing. */
 const NO_TEXTS: BlockRow["texts"] = [];
+const NO_PARTS: RowEnds["outputs"] = [];
 
-class BlockRow implements Row<unknown> {
-  readonly index: number;
-  readonly line: number;
+function writtenBy(rows: readonly BlockRow[]): number {
+  return rows.reduce((sum, { written }) => sum + written, 0);
+}
+
+/**
+ * A row is its own run: both are needed for every row, and a second object for each was a quarter of what a row costs in a process that has run few blocks. So
+ * were fields that are defined before the constructor sets them, which `declare` omits.
+ */
+class BlockRow extends AnyRun implements Row<unknown>, RowRun<unknown, unknown> {
+  declare readonly index: number;
+  declare readonly line: number;
   /** As it is stored. */
-  readonly stored: Json;
-  input: unknown;
-  hasEnded = false;
-  texts: readonly { readonly file: string; readonly text: string }[] = NO_TEXTS;
-  readonly #ends: Ends;
+  declare readonly stored: Json;
+  declare input: unknown;
+  declare hasEnded: boolean;
+  declare texts: readonly { readonly file: string; readonly text: string }[];
+  /** How many characters `texts` has. */
+  declare written: number;
 
-  constructor(ends: Ends, index: number, line: number, stored: Json) {
-    this.#ends = ends;
+  constructor(common: CommonRun, index: number, line: number, stored: Json) {
+    super(common);
     this.index = index;
     this.line = line;
     this.stored = stored;
     this.input = stored;
+    this.hasEnded = false;
+    this.texts = NO_TEXTS;
+    this.written = 0;
+  }
+
+  key(name: string): string {
+    return `${this.batch}:${this.line}:${name}`;
   }
 
   write(file: string, text: string): void {
-    assertOutput(file, text, this.line);
+    assertOutput(file, text, this);
+    this.written += text.length;
     if (this.texts === NO_TEXTS) this.texts = [{ file, text }];
     else (this.texts as { file: string; text: string }[]).push({ file, text });
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
-    return this.#ends.commit(this, form, body);
+    return this.ends.commit(this, form, body);
   }
 }
 
@@ -346,19 +417,23 @@ function failedRow({ index, line, stored }: BlockRow, thrown: unknown): FailedRo
   return { row: index, line, input: JSON.stringify(stored), error: toStoredError(thrown), as: "failed" };
 }
 
-/** The rows that ended in this attempt, and which of them are durable. */
+/** The rows that ended in this attempt and are not known to be durable. */
 class Ends {
   readonly #clock: Clock;
   readonly #run: BlockAttempt;
+  /** A write takes the first of them, which stay here until its response has come: marks are OR-ed, so the attempt's end sends them again. */
   #succeeded: BlockRow[] = [];
   #failed: FailedRow[] = [];
-  /** In a write whose response has not come. It is sent again with the attempt's end, because marks are OR-ed. */
-  #sent: RowEnds | null = null;
+  /** They end with the commit that is about to begin. */
+  #committing: readonly BlockRow[] = [];
   #timer: CallOff | undefined;
   #flushing: Promise<void> | undefined;
-  #stopped = false;
+  /** The attempt's end has taken what is left: nothing is written after that. */
+  isStopped = false;
   /** How many rows have ended in this attempt. */
   count = 0;
+  /** How many characters those of `#succeeded` have written to output files. */
+  written = 0;
 
   constructor(clock: Clock, run: BlockAttempt) {
     this.#clock = clock;
@@ -369,6 +444,7 @@ class Ends {
     if (row.hasEnded) return;
     row.hasEnded = true;
     this.#succeeded.push(row);
+    this.written += row.written;
     this.count++;
   }
 
@@ -379,31 +455,43 @@ class Ends {
     this.count++;
   }
 
-  /** They have not succeeded. */
-  takeBack(rows: readonly BlockRow[]): void {
-    this.#succeeded = this.#succeeded.filter((row) => !rows.includes(row));
+  /** These rows end with the block, in the user's transaction: by `pending`, which the commit asks for first. */
+  beginCommit(rows: readonly BlockRow[]): void {
+    this.#committing = rows;
+    for (const row of rows) row.hasEnded = true;
+    this.count += rows.length;
+  }
+
+  /** They were not committed: a worker that releases the block releases them with it. Those that ended before have ended all the same. */
+  rollBack(rows: readonly BlockRow[]): void {
+    this.#committing = [];
     for (const row of rows) row.hasEnded = false;
     this.count -= rows.length;
+    this.isStopped = false;
   }
 
   /** What has ended is durable within MARK_MS. Called where other work may follow: rows that end without waiting for anything end with their block. */
   arm(): void {
-    if (this.#stopped || this.#timer || this.#succeeded.length + this.#failed.length === 0) return;
+    if (this.isStopped || this.#timer || this.#isEmpty) return;
     this.#timer = this.#clock.after(MARK_MS, () => void this.flush().catch(() => {}));
   }
 
-  /** Makes durable what has ended. One write at a time. */
+  /** Makes durable what has ended: all of it, or the first rows if they have written much. One write at a time. */
   async flush(): Promise<void> {
     while (this.#flushing) await this.#flushing.catch(() => {});
     this.#timer?.();
     this.#timer = undefined;
-    const ends = this.#take();
-    if (ends === null || this.#stopped) return;
-    this.#sent = ends;
-    this.#flushing = this.#run.endRows(ends);
+    if (this.isStopped || this.#isEmpty) return;
+    const failed = this.#failed.length;
+    let rows = 0;
+    for (let written = 0; rows < this.#succeeded.length && written < WRITTEN_AT_ONCE; rows++)
+      written += this.#succeeded[rows]!.written;
+    this.#flushing = this.#run.endRows(endsOf(this.#succeeded.slice(0, rows), this.#failed.slice(0, failed)));
     try {
       await this.#flushing;
-      this.#sent = null;
+      this.#succeeded = this.#succeeded.slice(rows);
+      this.#failed = this.#failed.slice(failed);
+      this.written = writtenBy(this.#succeeded);
     } finally {
       this.#flushing = undefined;
     }
@@ -422,12 +510,12 @@ class Ends {
     return value as never;
   }
 
-  /** What ends with the attempt. Null: nothing but what the attempt's own end says. */
+  /** What ends with the attempt. Null: nothing but what the attempt's own end says. Rows of a commit are in the first answer only, which is the commit's. */
   pending(): RowEnds | null {
-    this.#stopped = true;
-    const sent = this.#sent;
-    const ends = this.#take();
-    return sent === null || ends === null ? (sent ?? ends) : bothEnds(sent, ends);
+    this.isStopped = true;
+    const committing = this.#committing;
+    this.#committing = [];
+    return this.#isEmpty && committing.length === 0 ? null : endsOf([...this.#succeeded, ...committing], this.#failed);
   }
 
   stop(): void {
@@ -435,12 +523,15 @@ class Ends {
     this.#timer = undefined;
   }
 
-  #take(): RowEnds | null {
-    const succeeded = this.#succeeded;
-    const failed = this.#failed;
-    if (succeeded.length === 0 && failed.length === 0) return null;
-    this.#succeeded = [];
-    this.#failed = [];
-    return { succeeded: succeeded.map(({ index }) => index), failed, outputs: partsOf(succeeded) };
+  get #isEmpty(): boolean {
+    return this.#succeeded.length + this.#failed.length === 0;
   }
+}
+
+function endsOf(rows: readonly BlockRow[], failed: readonly FailedRow[]): RowEnds {
+  return {
+    succeeded: rows.map(({ index }) => index),
+    failed,
+    outputs: rows.some(({ written }) => written > 0) ? partsOf(rows) : NO_PARTS,
+  };
 }

@@ -3,12 +3,22 @@
 import type { OutputPart } from "../job/batches.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Batches, OutputPage } from "../stores/batches.ts";
+import { noBatch } from "./submission.ts";
 
 /** What one row may write to one file at a time, in characters. */
 const MAX_TEXT = 1 << 20;
+/** What one row may write to all files, in characters. */
+const MAX_ROW = 16 << 20;
+/** A part has no more characters than this, and one row: the texts of a part are one string, and a string has at most 512 Mi. */
+const MAX_PART = 16 << 20;
 const MAX_NAME = 100;
-/** How many blocks one read of an assembly brings. The next read is under way while these are put together, so two of them are in memory. */
+/**
+ * How many blocks one read of an assembly brings, at most and at first, and how many characters it should. The next read is under way while these are put
+ * together, so two of them are in memory.
+ */
 const PAGE = 100;
+const FIRST_PAGE = 4;
+const PAGE_CHARACTERS = 8 << 20;
 /** How many characters are encoded at once, at least. */
 const CHUNK = 1 << 16;
 /** Behind a part whose lines are in order: white space, so that a program which does not know it reads the same JSON. */
@@ -19,7 +29,11 @@ const IN_ORDER = "\n";
  */
 const BETWEEN = /(?<=[^\\,])"\],\[\d+,"/g;
 
-export function assertOutput(file: unknown, text: unknown, line: number): void {
+export function assertOutput(
+  file: unknown,
+  text: unknown,
+  { line, written }: { readonly line: number; readonly written: number },
+): void {
   const wrong =
     typeof file !== "string" || !/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(file) || file.length > MAX_NAME
       ? [`The output file ${JSON.stringify(file)} is not a name`, `Use letters, digits and . _ -, at most ${MAX_NAME}.`]
@@ -27,12 +41,14 @@ export function assertOutput(file: unknown, text: unknown, line: number): void {
         ? [`What line ${line} writes to ${file} is not a text`, "Pass a string."]
         : text.length > MAX_TEXT
           ? [`Line ${line} writes ${text.length} characters to ${file} at once`, `Write at most ${MAX_TEXT} per call.`]
-          : null;
+          : written + text.length > MAX_ROW
+            ? [`Line ${line} writes more than ${MAX_ROW} characters`, "Write less, or to a blob of your own."]
+            : null;
   if (wrong === null) return;
   throw new OutliveError(ErrorCode.optionInvalid, `${wrong[0]}.`, wrong[1]!, { file, line });
 }
 
-/** What these rows wrote, one part per file. */
+/** What these rows wrote: one part per file, or several if it is much. */
 export function partsOf(
   rows: readonly {
     readonly line: number;
@@ -49,14 +65,31 @@ export function partsOf(
       else files.set(file, [[line, text]]);
     }
   }
-  return [...files].map(([file, texts]) => {
+  return [...files].flatMap(([file, texts]) => {
     // Rows that run at once end in any order.
     texts.sort(([a], [b]) => a - b);
-    return { file, texts: JSON.stringify(texts) + IN_ORDER };
+    return pieces(texts).map((piece) => ({ file, texts: JSON.stringify(piece) + IN_ORDER }));
   });
 }
 
-/** A file of a batch, in the order of the lines. The rows of a later round stand where their lines belong. */
+function pieces(texts: Lines): Lines[] {
+  const cut: Lines[] = [[]];
+  let characters = 0;
+  for (const text of texts) {
+    if (characters >= MAX_PART) {
+      cut.push([]);
+      characters = 0;
+    }
+    cut.at(-1)!.push(text);
+    characters += text[1].length;
+  }
+  return cut;
+}
+
+/**
+ * A file of a batch, in the order of the lines. The rows of a later round stand where their lines belong. Of a batch that is purged meanwhile nothing more
+ * is found: a worker that was silent until then must not put half a file in the place of the whole one.
+ */
 export async function* assembled(
   batches: Batches,
   { id, round }: { readonly id: string; readonly round: number },
@@ -72,6 +105,8 @@ export async function* assembled(
       joined = "";
     }
   if (joined !== "") yield encoder.encode(joined);
+  // Its row goes first: if it is there, all that was read was.
+  if ((await batches.get([id])).length === 0) throw noBatch(id);
 }
 
 async function* firstRound(batches: Batches, id: string, file: string): AsyncGenerator<Iterable<string>> {
@@ -92,17 +127,25 @@ async function* pagesOf(
   round: number,
   file: string,
 ): AsyncGenerator<OutputPage["blocks"]> {
+  let page = FIRST_PAGE;
   const read = (after: number | null): Promise<OutputPage> => {
-    const reading = batches.outputs(batch, round, file, after, PAGE);
+    const reading = batches.outputs(batch, round, file, after, page);
     // Heard when its turn comes; the assembly may end before that.
     reading.catch(() => {});
     return reading;
   };
   for (let reading: Promise<OutputPage> | null = read(null); reading !== null;) {
     const { blocks, next }: OutputPage = await reading;
+    page = Math.min(PAGE, Math.max(1, Math.floor((PAGE_CHARACTERS * blocks.length) / (1 + charactersIn(blocks)))));
     reading = next === null ? null : read(next);
     yield blocks;
   }
+}
+
+function charactersIn(blocks: OutputPage["blocks"]): number {
+  let characters = 0;
+  for (const parts of blocks) for (const part of parts) characters += part.length;
+  return characters;
 }
 
 async function* linesIn(pages: AsyncIterable<OutputPage["blocks"]>): AsyncGenerator<Lines> {

@@ -163,14 +163,17 @@ function rowsOf(blocks: readonly BlockDraft[]): number {
   return blocks.reduce((sum, { rows, rejected }) => sum + rows + rejected.length, 0);
 }
 
+export function noBatch(batch: string): OutliveError {
+  return new OutliveError(
+    ErrorCode.notFound,
+    `There is no batch ${batch}.`,
+    "Check the id; ended batches are kept for the retention time only.",
+    { batch },
+  );
+}
+
 export function notOpen(batch: string, state: string): OutliveError {
-  if (state === "missing")
-    return new OutliveError(
-      ErrorCode.notFound,
-      `There is no batch ${batch}.`,
-      "Check the id; ended batches are kept for the retention time only.",
-      { batch },
-    );
+  if (state === "missing") return noBatch(batch);
   return new OutliveError(
     ErrorCode.wrongState,
     `Batch ${batch} is ${state}, so nothing can be appended to it.`,

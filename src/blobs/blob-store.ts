@@ -1,5 +1,6 @@
-// The port of blob stores: six verbs, and which keys they take. Keys are made by Outlive and carry a hash of the content, so no
-// verb needs a condition: two puts of one key bring the same bytes, and a late one overwrites nothing that differs.
+// The port of blob stores: six verbs, and which keys they take. Keys are made by Outlive: they carry a hash of the content, or name what always
+// makes the same bytes (a file of a round), or the one attempt that writes it. So no verb needs a condition: two puts of one key bring the same
+// bytes, and a late one overwrites nothing that differs.
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 
 /** Where large bytes are kept: six verbs that any blob store can offer. */

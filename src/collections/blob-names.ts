@@ -43,9 +43,35 @@ export function blobOf(kind: string, { collection, series, ordinal }: PartPlace,
   return `${prefixOf(kind, collection)}${segment(series)}/${ordinal}-${hash.slice(0, 16)}`;
 }
 
-/** The body of a message that can't become a part. */
-export function parkedBlobOf(kind: string, hash: string): string {
-  return `parked/${segment(kind)}/${hash}`;
+/** What a parked message is, as far as its row does not say it: a part, a header, or a message for the job with this id. */
+export type ParkedAs =
+  | {
+      readonly is: "part";
+      /** How many parts its series has, as far as it says that. */
+      readonly total: number | null;
+      /** The hash that its bytes must have; "0": what it names is not a hash. Omitted: it names none. */
+      readonly sha256?: string;
+    }
+  | { readonly is: "header" }
+  | { readonly is: "job"; readonly job: string };
+
+/** The body of a parked message. Its name says what the message is, so that it can be handled again, and no two messages share one. */
+export function parkedBlobOf(kind: string, id: string, as: ParkedAs): string {
+  return `parked/${segment(kind)}/${id}${as.is === "job" ? `.job-${as.job}` : as.is === "header" ? ".header" : partName(as)}`;
+}
+
+function partName({ total, sha256: hash }: ParkedAs & { readonly is: "part" }): string {
+  return (total === null ? ".part" : `.total-${total}`) + (hash === undefined ? "" : `.sha-${hash}`);
+}
+
+/** What `parkedBlobOf` made a name of. Null: a name of an earlier version, which does not say whether it is a part or a header. */
+export function parkedAs(blob: string): ParkedAs | null {
+  const pattern = /\/[0-9a-f]+\.(?:(header|part)|total-(\d+)|job-(\w+))(?:\.sha-([0-9a-f]+))?$/;
+  const [, is, total, job, hash] = pattern.exec(blob) ?? [];
+  if (is === "header") return { is };
+  if (job !== undefined) return { is: "job", job };
+  if (is === undefined && total === undefined) return null;
+  return { is: "part", total: total === undefined ? null : Number(total), ...(hash !== undefined && { sha256: hash }) };
 }
 
 /** What a notification lists, if it is too long for a message. */

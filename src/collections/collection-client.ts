@@ -22,9 +22,10 @@ import { encodeJson, type Json } from "../job/json.ts";
 import type { Clock } from "../job/time.ts";
 import { endComplete } from "../recovery/collection-ends.ts";
 import type { AnnounceAnswer, CollectionCount, CollectionFilter, Collections } from "../stores/collections.ts";
-import type { PartBlobs } from "./blob-names.ts";
+import { type ParkedAs, parkedAs, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
 import { Intake, needBlobs } from "./intake.ts";
+import { expectedIn } from "./messages.ts";
 
 /** The options of `collect`. */
 export interface CollectOptions {
@@ -93,6 +94,10 @@ export interface CollectionClientDeps {
   readonly events: Emitter;
   readonly newId: () => string;
   readonly clock: Clock;
+  /** Makes the job with this id of the body of a message; "kept": it does not fit, or this program does not know the kind. */
+  readonly enqueue: (kind: string, body: Buffer, id: string) => Promise<"accepted" | "duplicate" | "kept">;
+  /** The maximum size of a part of this kind, in bytes; Infinity: this program does not know the kind. */
+  readonly messageMax: (kind: string) => number;
 }
 
 export class CollectionClient {
@@ -228,29 +233,54 @@ export class CollectionClient {
     return this.#deps.collections.parked(filter, limit, after);
   }
 
-  /** Puts a parked message again. What can't be a part this time either stays parked. */
+  /** Handles a parked message again, as what it came as. What can't be handled this time either stays parked. */
   async retryParked(message: ParkedRow, entry: AuditEntry): Promise<PutAnswer | "kept"> {
-    const { collections, blobs } = this.#deps;
-    const { id, kind, collection, series, ordinal, blob } = message;
-    if (collection === null || series === null || ordinal === null || blob === null) return "kept";
-    const chunks: Uint8Array[] = [];
-    for await (const chunk of needBlobs(blobs, kind).get(blob)) chunks.push(chunk);
-    const intake = this.intake(kind);
-    const [answer] = await intake.put(kind, [{ collection, series, ordinal, data: Buffer.concat(chunks) }]);
-    if (answer !== "accepted" && answer !== "duplicate" && answer !== "closed") return answer!;
+    const { collections } = this.#deps;
+    const { id, kind, collection, blob } = message;
+    if (blob === null) return "kept";
+    const blobs = needBlobs(this.#deps.blobs, kind);
+    const body = await bodyOf(blobs, blob);
+    if (body === null) return "kept";
+    const answer = await this.#handleAgain(message, parkedAs(blob), body);
+    if (answer !== "accepted" && answer !== "duplicate" && answer !== "closed") return answer;
     await collections.unpark([id], entry);
-    await needBlobs(blobs, kind)
-      .delete([blob])
-      .catch(() => {});
-    await intake.check([collection]);
+    await blobs.delete([blob]).catch(() => {});
+    if (collection !== null) await endComplete(collections, this.#deps.events, [collection]);
     return answer;
   }
 
-  /** Forgets a parked message, with its body. */
-  async dropParked({ id, kind, blob }: ParkedRow, entry: AuditEntry): Promise<void> {
+  async #handleAgain(
+    { kind, collection, series, ordinal }: ParkedRow,
+    as: ParkedAs | null,
+    data: Buffer,
+  ): Promise<PutAnswer | "kept"> {
+    if (as?.is === "job") return this.#deps.enqueue(kind, data, as.job);
+    if (collection === null) return "kept";
+    // A name of an earlier version does not say it; a part has a series.
+    if (as?.is === "header" || (as === null && series === null && ordinal === null)) {
+      const expected = expectedIn(data);
+      return typeof expected === "string" ? "kept" : this.#announceAgain(collection, expected);
+    }
+    const isGood =
+      data.length <= this.#deps.messageMax(kind) && (as?.sha256 === undefined || as.sha256 === sha256(data));
+    if (series === null || ordinal === null || ordinal < 1 || ordinal > MAX_ORDINAL || !isGood) return "kept";
+    const [answer] = await this.intake(kind).put(kind, [{ collection, series, ordinal, data }]);
+    const total = as?.total ?? null;
+    if (total === null || (answer !== "accepted" && answer !== "duplicate")) return answer!;
+    const announced = await this.#announceAgain(collection, { [series]: total });
+    return announced === "conflict" ? announced : answer;
+  }
+
+  async #announceAgain(id: string, expected: Readonly<Record<string, number>>): Promise<PutAnswer> {
+    const { is } = await this.#deps.collections.announce(id, expected);
+    return is === "announced" ? "accepted" : is === "contradicts" ? "conflict" : is;
+  }
+
+  /** Forgets a parked message, with its body: first that, so that what fails can be repeated. */
+  async dropParked({ id, blob }: ParkedRow, entry: AuditEntry): Promise<void> {
     const { collections, blobs } = this.#deps;
+    if (blob !== null) await blobs?.delete([blob]);
     await collections.unpark([id], entry);
-    if (blob !== null && blobs) await needBlobs(blobs, kind).delete([blob]);
   }
 
   async #info(row: CollectionRow): Promise<CollectionInfo> {
@@ -278,6 +308,18 @@ export class CollectionClient {
       why: whyOf(row, series),
     };
   }
+}
+
+/** Null: it is gone. An earlier version gave two messages with the same bytes one body, and another process may have handled this one. */
+async function bodyOf(blobs: PartBlobs, blob: string): Promise<Buffer | null> {
+  const chunks: Uint8Array[] = [];
+  try {
+    for await (const chunk of blobs.get(blob)) chunks.push(chunk);
+  } catch (thrown) {
+    if ((thrown as OutliveError).code === ErrorCode.blobNotFound) return null;
+    throw thrown;
+  }
+  return Buffer.concat(chunks);
 }
 
 function readable(text: string): Json {

@@ -17,7 +17,7 @@ import { ErrorCode, OutliveError, TerminalError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { KindSettings } from "../job/job.ts";
 import { encodeJson, type Json } from "../job/json.ts";
-import type { Broker, WiredKind } from "../stores/broker.ts";
+import type { Broker, Wire, WiredKind } from "../stores/broker.ts";
 import type { Collections } from "../stores/collections.ts";
 import type { Run } from "../worker/run.ts";
 import { createHash } from "node:crypto";
@@ -109,15 +109,16 @@ export class CollectionWorker {
     await broker?.prepare(wired, row.id);
     if (request) {
       const input = await parsedInput(contract, row);
+      const wire = broker?.wire(wired, row.id) ?? null;
       const own = {
         collection: row.id,
-        wire: broker?.wire(wired, row.id) ?? null,
+        wire,
         publish: (target: never, body: Json | Uint8Array, options: { headers?: object; messageId?: string } = {}) =>
           this.#brokerFor(contract.name).publish({
             target,
             body,
             messageId: options.messageId ?? row.id,
-            headers: { "outlive-collection": row.id, ...options.headers },
+            headers: { "outlive-collection": row.id, ...(wire && wireHeaders(wire)), ...options.headers },
           }),
       };
       await request(input as never, Object.assign(run, own) as never);
@@ -154,24 +155,29 @@ export class CollectionWorker {
     }
   }
 
-  /** At least once, with the same message id and the same body. Its state is written when the broker has confirmed it. */
+  /** At least once, with the same message id and the same body. Its state is written when the broker has confirmed it, and then its own queues go. */
   async #notify(contract: AnyCollection, row: CollectionRow, run: Run): Promise<void> {
-    if (row.state !== "complete") return;
-    const { collections, events, broker } = this.#deps;
-    const { notify } = contract.handlers;
-    if (notify)
-      await this.#brokerFor(contract.name).publish({
-        target: notify,
-        body: await this.#notification(contract, row),
-        messageId: `${row.id}:complete`,
-        headers: { "outlive-collection": row.id, "outlive-kind": contract.name },
-      });
-    run.signal.throwIfAborted();
-    await broker?.discard(wiredKind(contract), row.id);
-    const follow = followOf(row, "notified");
-    const step = { collection: row.id, from: STEPS.notified, to: "notified" as const, why: null, follow };
-    if (await collections.step(step))
-      events.emit("collection.changed", { collection: row.id, kind: row.kind, state: "notified", why: null });
+    if (row.state === "complete") {
+      const { collections, events } = this.#deps;
+      const { notify } = contract.handlers;
+      if (notify)
+        await this.#brokerFor(contract.name).publish({
+          target: notify,
+          body: await this.#notification(contract, row),
+          messageId: `${row.id}:complete`,
+          headers: { "outlive-collection": row.id, "outlive-kind": contract.name },
+        });
+      run.signal.throwIfAborted();
+      const follow = followOf(row, "notified");
+      const step = { collection: row.id, from: STEPS.notified, to: "notified" as const, why: null, follow };
+      if (await collections.step(step))
+        events.emit("collection.changed", { collection: row.id, kind: row.kind, state: "notified", why: null });
+    }
+    if (!isOpen(row.state)) await this.#discard(contract, row.id);
+  }
+
+  async #discard(contract: AnyCollection, id: string): Promise<void> {
+    await this.#deps.broker?.discard(wiredKind(contract), id);
   }
 
   async #notification(contract: AnyCollection, row: CollectionRow): Promise<Json> {
@@ -195,11 +201,12 @@ export class CollectionWorker {
     return { ...head, manifest: { blob, ...at(blob), bytes: data.length, sha256: sha256(data) } };
   }
 
-  /** After it was abandoned or cancelled. */
+  /** After it was abandoned or cancelled. Its own queues go, whatever becomes of the handler. */
   async #ended(contract: AnyCollection, row: CollectionRow, run: Run): Promise<void> {
     const { state, id, why } = row;
     if (state !== "abandoned" && state !== "cancelled") return;
     const { abandoned } = contract.handlers;
+    const discarded = this.#discard(contract, id).catch((thrown: Error) => thrown);
     if (abandoned) {
       const missing: Record<string, string> = {};
       for (const { name, expected } of row.series) {
@@ -209,10 +216,11 @@ export class CollectionWorker {
       const ended: CollectionEnded<unknown> = { id, input: await parsedInput(contract, row), state, why, missing };
       await abandoned(ended as never, run as never);
     }
-    await this.#deps.broker?.discard(wiredKind(contract), id);
+    const failed = await discarded;
+    if (failed) throw failed;
   }
 
-  /** Blobs first, the rows that name them last: killed in between, it goes on with what is left. Nothing of an open collection is touched. */
+  /** Blobs first, then queues that are left, then what is parked, the rows that name them last: killed in between, it goes on with what is left. Nothing of an open collection is touched. */
   async #cleanUp(contract: AnyCollection, row: CollectionRow, run: Run): Promise<void> {
     if (isOpen(row.state)) return;
     // However long that takes: what follows the end reads the parts, or what is missing of them.
@@ -229,7 +237,22 @@ export class CollectionWorker {
       }
       if (keys.length > 0) await blobs.delete(keys);
     }
+    await this.#discard(contract, row.id);
+    await this.#unpark(row.id, run);
     while (await collections.remove(row.id, REMOVED_AT_ONCE)) await run.heartbeat();
+  }
+
+  /** Forgets what is parked of it. The bodies go first: only the rows name them. */
+  async #unpark(id: string, run: Run): Promise<void> {
+    const { collections, blobs } = this.#deps;
+    for (;;) {
+      const rows = await collections.parked({ collection: id }, PAGE, null);
+      if (rows.length === 0) return;
+      const bodies = rows.flatMap(({ blob }) => blob ?? []);
+      if (bodies.length > 0) await blobs?.delete(bodies);
+      await collections.unpark(rows.map((one) => one.id));
+      await run.heartbeat();
+    }
   }
 
   #brokerFor(kind: string): Broker {
@@ -246,6 +269,17 @@ export class CollectionWorker {
 
 export function wiredKind({ name, settings }: AnyCollection): WiredKind {
   return { kind: name, queues: settings.queues };
+}
+
+/** Where the producer sends, for one that does not read the body. */
+function wireHeaders({ exchange, header, part, queues }: Wire): Record<string, string> {
+  return {
+    "outlive-exchange": exchange,
+    "outlive-header-key": header,
+    "outlive-part-key": part,
+    "outlive-header-queue": queues.header,
+    "outlive-part-queue": queues.part,
+  };
 }
 
 async function* partsOf(collections: Collections, id: string, series: string): AsyncGenerator<Part> {

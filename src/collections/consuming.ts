@@ -1,26 +1,26 @@
 // What a worker process consumes from its broker: the shared queues of its kinds of collections, the queues of each open collection where each has
 // its own, and queues whose messages become jobs.
-import { isOpen } from "../job/collections.ts";
+import type { CollectionRow } from "../job/collections.ts";
 import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { JobDraft } from "../job/job.ts";
-import type { Clock } from "../job/time.ts";
-import type { Broker, Consumer, Consumption, Delivery, Verdict } from "../stores/broker.ts";
+import { type Clock, pause } from "../job/time.ts";
+import type { Broker, ConsumedQueue, Consumer, Consumption, Delivery, Verdict } from "../stores/broker.ts";
 import type { Collections } from "../stores/collections.ts";
 import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import { wiredKind } from "./collection-worker.ts";
 import type { AnyCollection } from "./contract.ts";
 import { type Intake, needBlobs } from "./intake.ts";
-import { apart, Messages, type MessageSuspects, roomOf } from "./messages.ts";
+import { apart, type MessageDeps, Messages, type MessageSuspects, roomOf } from "./messages.ts";
 import { QueueShares } from "./queue-shares.ts";
 
-/** How often open collections with queues of their own are looked for. */
-const LOOK_MS = 1_000;
+/** How often open collections with queues of their own are read, for each page of them: so many are read in that time, however many are open. */
+const POLL_MS = 1_000;
+const PAGE = 1_000;
+/** After a message of a parked queue that could not be handled: suspect jobs are claimed meanwhile. */
+const REST_MS = 100;
 /** How long one of them has its turn, if there are more than fit into memory and nothing comes from it. */
 const TURN_MS = 200;
-/** How many of them one process consumes. */
-const MAX_OWN = 1_000;
-const JOBS_PREFETCH = 100;
 /** After this many deliveries a message for a job is parked: the check of its input may have ended the process each time. */
 const MAX_DELIVERIES = 20;
 
@@ -55,10 +55,14 @@ export class Consuming {
   readonly #own: readonly OwnQueues[];
   #callOff: (() => void) | null = null;
   #callOffTurn: (() => void) | null = null;
-  #looking: Promise<void> = Promise.resolve();
+  #polling: Promise<void> = Promise.resolve();
   #stopped = false;
   /** For messages that wait for a job: they are returned. */
   readonly #calledOff = new AbortController();
+  /** Of messages without an id. */
+  readonly #ownIds = new WeakMap<Delivery, string>();
+  /** The latest message of a parked queue, of whatever kind. */
+  #alone: Promise<unknown> = Promise.resolve();
   #stopping: Promise<void> | undefined;
 
   constructor(deps: ConsumingDeps, kinds: readonly AnyCollection[]) {
@@ -69,13 +73,13 @@ export class Consuming {
       .map((contract) => ({ contract, shares: new QueueShares(roomOf(contract)), open: [], busy: new Set() }));
     this.#fixed = [
       ...kinds.flatMap((contract) => this.#consumersOf(contract)),
-      ...broker.consumes.map(({ queue, kind }) => this.#jobsFrom(queue, kind)),
+      ...broker.consumes.map((consumed) => this.#jobsFrom(consumed)),
     ];
     this.#consumption = broker.startConsuming(kinds.map(wiredKind), ({ state, text }) =>
       events.emit("broker.changed", { broker: broker.place, state, text }),
     );
     this.#consumption.set(this.#fixed);
-    if (this.#own.length > 0) this.#look();
+    if (this.#own.length > 0) this.#poll();
   }
 
   stop(): Promise<void> {
@@ -87,7 +91,7 @@ export class Consuming {
     this.#calledOff.abort();
     this.#callOff?.();
     this.#callOffTurn?.();
-    await this.#looking;
+    await this.#polling;
     await this.#consumption.stop();
   }
 
@@ -95,8 +99,19 @@ export class Consuming {
     const { collections, intake, events, suspects } = this.#deps;
     const { signal } = this.#calledOff;
     const blobs = needBlobs(this.#deps.blobs, contract.name);
-    return new Messages({ collections, blobs, intake: intake(contract.name), events, suspects, signal }, contract);
+    const oneByOne = this.#oneByOne;
+    const deps = { collections, blobs, intake: intake(contract.name), events, suspects, oneByOne, signal };
+    return new Messages(deps, contract);
   }
+
+  /** A death while it is handled must count for this message alone. Next to no suspect job; after one that failed, those go first. */
+  readonly #oneByOne: MessageDeps["oneByOne"] = (work) => {
+    const { suspects, clock } = this.#deps;
+    const { signal } = this.#calledOff;
+    const working = this.#alone.then(() => (signal.aborted ? null : suspects.apart(true, work, signal)));
+    this.#alone = working.catch(() => pause(clock, REST_MS, signal));
+    return working;
+  };
 
   #consumersOf(contract: AnyCollection): readonly Consumer[] {
     const parked = `outlive.${contract.name}.parked`;
@@ -106,28 +121,44 @@ export class Consuming {
   }
 
   /** Again and again: collections come and go, and no process owns one. */
-  #look(): void {
-    this.#looking = this.#lookOnce().catch((thrown: unknown) => {
+  #poll(): void {
+    const polling = this.#pollOnce().catch((thrown: unknown) => {
       const error = toStoredError(thrown);
-      this.#deps.events.emit("store.failed", { doing: "looking for open collections", error, retryInMs: LOOK_MS });
+      this.#deps.events.emit("store.failed", { doing: "reading open collections", error, retryInMs: POLL_MS });
+      return 1;
     });
-    void this.#looking.then(() => {
-      if (!this.#stopped) this.#callOff = this.#deps.clock.after(LOOK_MS, () => this.#look());
+    this.#polling = polling.then((pages) => {
+      if (!this.#stopped) this.#callOff = this.#deps.clock.after(POLL_MS * pages, () => this.#poll());
     });
   }
 
-  async #lookOnce(): Promise<void> {
+  /** Returns how many full pages a kind has, at least 1. */
+  async #pollOnce(): Promise<number> {
+    let maxPages = 1;
     for (const own of this.#own) {
-      const lists = ["requested", "collecting"] as const;
-      const open: string[] = [];
-      for (const state of lists)
-        for (const row of await this.#deps.collections.list({ kind: own.contract.name, state }, MAX_OWN, null))
-          if (isOpen(row.state)) open.push(row.id);
-      own.open = [...new Set(open)].slice(0, MAX_OWN);
+      const { pages, ids } = await this.#openOf(own.contract.name);
+      own.open = ids;
+      maxPages = Math.max(maxPages, pages);
     }
     this.#callOffTurn?.();
     this.#callOffTurn = null;
     this.#share();
+    return maxPages;
+  }
+
+  /** All of them, the oldest first. One that moves on meanwhile is in the second list. */
+  async #openOf(kind: string): Promise<{ readonly ids: readonly string[]; readonly pages: number }> {
+    const ids: string[] = [];
+    let pages = 0;
+    for (const state of ["requested", "collecting"] as const) {
+      for (let after: string | null = null; ; pages++) {
+        const rows: readonly CollectionRow[] = await this.#deps.collections.list({ kind, state }, PAGE, after);
+        ids.push(...rows.map(({ id }) => id));
+        if (rows.length < PAGE || this.#stopped) break;
+        after = rows.at(-1)!.id;
+      }
+    }
+    return { ids: [...new Set(ids.toReversed())], pages };
   }
 
   /** Divides the room of each kind among its open collections, again and again while there are more than fit. */
@@ -157,14 +188,14 @@ export class Consuming {
   }
 
   /** One job for each message id, however often the message comes. A message that no job can be made of is parked; without a blob store its body stays with the broker. */
-  #jobsFrom(queue: string, kind: { readonly name: string }): Consumer {
+  #jobsFrom({ queue, kind, prefetch }: ConsumedQueue): Consumer {
     const handle = async (deliveries: readonly Delivery[]): Promise<readonly Verdict[]> => {
-      const { enqueue, draft, newId, blobs } = this.#deps;
+      const { enqueue, draft, blobs } = this.#deps;
       const drafts: JobDraft[] = [];
       const refused = new Set<Delivery>();
       for (const delivery of deliveries) {
-        const { messageId, body, redelivered } = delivery;
-        const id = messageId === null ? newId() : `m${sha256(Buffer.from(`${queue}\n${messageId}`)).slice(0, 31)}`;
+        const { body, redelivered } = delivery;
+        const id = this.#jobIdOf(queue, delivery);
         try {
           if (redelivered >= MAX_DELIVERIES)
             throw new Error(`it was delivered ${redelivered + 1} times, and making one may end the process`);
@@ -180,22 +211,39 @@ export class Consuming {
     return {
       queue,
       kind: kind.name,
-      prefetch: JOBS_PREFETCH,
+      prefetch,
       handle: (deliveries) =>
         apart({ suspects: this.#deps.suspects, signal: this.#calledOff.signal }, deliveries, handle),
     };
   }
 
-  async #park(queue: string, kind: string, { body, messageId }: Delivery, thrown: unknown): Promise<void> {
+  /** Made of the message id. A message without one has an id for as long as it is in hand, however often it is tried. */
+  #jobIdOf(queue: string, delivery: Delivery): string {
+    const { messageId } = delivery;
+    if (messageId !== null) return jobIdFrom(`${queue}\n${messageId}`);
+    const id = this.#ownIds.get(delivery) ?? this.#deps.newId();
+    this.#ownIds.set(delivery, id);
+    return id;
+  }
+
+  async #park(queue: string, kind: string, delivery: Delivery, thrown: unknown): Promise<void> {
     const { collections, blobs, events } = this.#deps;
-    const hash = sha256(body);
-    const blob = blobs ? parkedBlobOf(kind, hash) : null;
+    const { body, messageId } = delivery;
+    // Of two equal ones without a message id each may become a job. One that stays with the broker comes again and again, and is the same.
+    const own = messageId ?? (blobs ? this.#jobIdOf(queue, delivery) : null);
+    const id = sha256(Buffer.from(JSON.stringify([queue, sha256(body), own]))).slice(0, 32);
+    const job = messageId === null ? jobIdFrom(id) : this.#jobIdOf(queue, delivery);
+    const blob = blobs ? parkedBlobOf(kind, id, { is: "job", job }) : null;
     if (blobs && blob !== null) await blobs.put(blob, body);
-    const id = sha256(Buffer.from(JSON.stringify([queue, hash, messageId]))).slice(0, 32);
     const left = blobs ? "" : ` (it stays in the queue ${queue}: its worker has no blob store to keep its body)`;
     const reason = `no ${kind} job can be made of it: ${(thrown as Error).message}${left}`;
     const none = { collection: null, series: null, ordinal: null };
     await collections.park([{ id, kind, ...none, reason, blob, bytes: body.length }]);
     events.emit("message.parked", { id, kind, ...none, reason });
   }
+}
+
+/** Of the same message always the same. */
+function jobIdFrom(text: string): string {
+  return `m${sha256(Buffer.from(text)).slice(0, 31)}`;
 }

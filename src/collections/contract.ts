@@ -15,7 +15,7 @@ export interface RequestRun extends TypedRun {
   readonly collection: string;
   /** Where its producer sends header and parts; null: this engine has no broker, so put the parts with `engine.put`. */
   readonly wire: Wire | null;
-  /** Publishes a message, with the collection's id as its message id, and resolves when the broker has confirmed it. */
+  /** Publishes a message, with the collection's id as its message id and `wire` in its headers, and resolves when the broker has confirmed it. */
   publish(target: PublishTarget, body: Json | Uint8Array, options?: PublishOptions): Promise<void>;
 }
 

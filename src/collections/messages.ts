@@ -5,7 +5,7 @@ import { toStoredError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Consumer, Delivery, Verdict } from "../stores/broker.ts";
 import type { AnnounceAnswer, Collections } from "../stores/collections.ts";
-import { parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
+import { type ParkedAs, parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
 import type { IncomingPart, Intake } from "./intake.ts";
 
@@ -18,8 +18,8 @@ export const MAX_IN_COMPANY = 4;
 export const MAX_ALONE = 14;
 /** And after this many more without its body, because storing that may end the process, too. Then the message stays with the broker. */
 export const MAX_PARKINGS = 3;
-/** How long one that may have ended a process alone waits for what comes from other queues. */
-const ALONE_REST_MS = 250;
+/** How long a process that has started takes none of those: what comes from other queues is stored before one of them may end it. */
+export const ALONE_REST_MS = 250;
 const MAX_PREFETCH = 256;
 const HEADERS = 16;
 
@@ -43,11 +43,10 @@ export async function apart(
   { suspects, signal }: Pick<MessageDeps, "suspects" | "signal">,
   deliveries: readonly Delivery[],
   handle: (deliveries: readonly Delivery[]) => Promise<readonly Verdict[]>,
-  isAlone = false,
 ): Promise<readonly Verdict[]> {
   const times = Math.max(...deliveries.map(({ redelivered }) => redelivered));
-  if (times === 0 && !isAlone) return handle(deliveries);
-  const verdicts = await suspects.apart(isAlone || times >= APART_AFTER, () => handle(deliveries), signal);
+  if (times === 0) return handle(deliveries);
+  const verdicts = await suspects.apart(times >= APART_AFTER, () => handle(deliveries), signal);
   return verdicts ?? deliveries.map(() => "requeue");
 }
 
@@ -57,12 +56,20 @@ export interface MessageDeps {
   readonly intake: Intake;
   readonly events: Emitter;
   readonly suspects: MessageSuspects;
+  /** Handles one message of a parked queue when the process handles none of another. Null: it was called off before. */
+  readonly oneByOne: <T>(work: () => Promise<T>) => Promise<T | null>;
   /** Aborted when no more messages are handled. */
   readonly signal: AbortSignal;
 }
 
 /** What one message is: a part with its place, or why it can't be one. */
 type Read = { readonly part: IncomingPart; readonly total: number | null } | { readonly refused: string };
+
+interface Parking {
+  readonly delivery: Delivery;
+  readonly reason: string;
+  readonly isHeader?: boolean;
+}
 
 interface Place {
   readonly collection: string | null;
@@ -99,12 +106,7 @@ export class Messages {
         : [consumer(header, headers, (all) => this.#inCompany(all, (few) => this.#headers(few)))]),
       ...(parked === undefined
         ? []
-        : [
-            {
-              ...consumer(parked, 1, (all) => apart(this.#deps, all, alone, true)),
-              restMs: ALONE_REST_MS,
-            },
-          ]),
+        : [{ ...consumer(parked, 1, alone), pulls: { restMs: ALONE_REST_MS, whenFree: this.#deps.oneByOne } }]),
     ];
   }
 
@@ -139,7 +141,7 @@ export class Messages {
     const read = deliveries.map((delivery) => this.#read(delivery));
     const parts = read.flatMap((one) => ("part" in one ? [one.part] : []));
     const answers = parts.length === 0 ? [] : await intake.put(kind, parts);
-    const parked: { readonly delivery: Delivery; readonly reason: string }[] = [];
+    const parked: Parking[] = [];
     const totals = new Map<
       string,
       { readonly delivery: Delivery; readonly total: number; readonly part: IncomingPart }
@@ -182,29 +184,30 @@ export class Messages {
           : typeof expected === "string"
             ? expected
             : whyNotAnnounced(await collections.announce(collection, expected));
-      if (reason !== null) await this.#park([{ delivery, reason }]);
+      if (reason !== null) await this.#park([{ delivery, reason, isHeader: true }]);
       else void intake.check([collection!]).catch(() => {});
     }
     return deliveries.map(() => "ack");
   }
 
-  /** Of the parked queue: nothing else is in hand of it, so a death is counted for this message alone. */
+  /** Of the parked queue: it was taken to be handled at once and nothing else of such a queue is handled, so a death counts for this message alone. */
   async #alone(delivery: Delivery): Promise<Verdict> {
     const { died, redelivered } = delivery;
+    const isHeader = died !== null && isHeaderQueue(died.queue);
     if (redelivered >= MAX_ALONE) {
       const isWithBody = redelivered < MAX_ALONE + MAX_PARKINGS;
       const left = isWithBody
         ? ""
         : ", and so may storing its body: it is the first message of the broker's parked queue";
       const reason = `it was handled alone ${MAX_ALONE} times and never finished: its handling may end the process${left}`;
-      await this.#park([{ delivery, reason }], isWithBody);
+      await this.#park([{ delivery, reason, isHeader }], isWithBody);
       return isWithBody ? "ack" : "keep";
     }
     if (died === null) {
       await this.#park([{ delivery, reason: "it was sent to the queue of parked messages" }]);
       return "ack";
     }
-    const [verdict] = await (isHeaderQueue(died.queue) ? this.#headers([delivery]) : this.#parts([delivery]));
+    const [verdict] = await (isHeader ? this.#headers([delivery]) : this.#parts([delivery]));
     return verdict!;
   }
 
@@ -222,34 +225,32 @@ export class Messages {
       };
     if (body.length > settings.messageMax)
       return { refused: `it has ${body.length} bytes, and at most ${settings.messageMax} are allowed` };
-    const [stated, announced] = [headers["outlive-sha256"] ?? null, headers["outlive-total"] ?? null];
-    const total = wholeNumber(announced);
-    if (announced !== null && (total === null || total > MAX_ORDINAL))
+    const announced = headers["outlive-total"] ?? null;
+    const total = totalOf(delivery);
+    if (announced !== null && total === null)
       return { refused: `its header outlive-total is ${shown(announced)} and not a whole number` };
-    const hash = stated === null ? null : sha256(body);
     // In capital letters, too: so some libraries write it.
-    if (hash !== null && textOf(stated)?.toLowerCase() !== hash)
+    const hash = hashOf(delivery);
+    if (hash.sha256 !== undefined && hash.sha256 !== sha256(body))
       return { refused: "its bytes do not have the hash of its header outlive-sha256" };
-    const part = { collection, series, ordinal, data: body, ...(hash !== null && { sha256: hash }) };
-    return { part, total: total ?? (isTrue(headers["outlive-last"]) ? ordinal : null) };
+    const part = { collection, series, ordinal, data: body, ...hash };
+    return { part, total };
   }
 
-  async #park(
-    messages: readonly { readonly delivery: Delivery; readonly reason: string }[],
-    isWithBody = true,
-  ): Promise<void> {
+  async #park(messages: readonly Parking[], isWithBody = true): Promise<void> {
     if (messages.length === 0) return;
     const { blobs, collections, events } = this.#deps;
     const kind = this.#contract.name;
     const rows: ParkedMessage[] = [];
-    for (const { delivery, reason } of messages) {
-      const hash = sha256(delivery.body);
-      const blob = isWithBody ? parkedBlobOf(kind, hash) : null;
-      if (blob !== null) await blobs.put(blob, delivery.body);
+    for (const { delivery, reason, isHeader } of messages) {
+      const { body, messageId } = delivery;
       const place = placeOf(delivery);
+      const as: ParkedAs = isHeader ? { is: "header" } : { is: "part", total: totalOf(delivery), ...hashOf(delivery) };
       // The same message, however often it comes, is one.
-      const id = sha256(Buffer.from(JSON.stringify([kind, place, hash, delivery.messageId]))).slice(0, 32);
-      rows.push({ id, kind, ...place, reason, blob, bytes: delivery.body.length });
+      const id = sha256(Buffer.from(JSON.stringify([kind, place, as, sha256(body), messageId]))).slice(0, 32);
+      const blob = isWithBody ? parkedBlobOf(kind, id, as) : null;
+      if (blob !== null) await blobs.put(blob, body);
+      rows.push({ id, kind, ...place, reason, blob, bytes: body.length });
     }
     await collections.park(rows);
     for (const { blob: _, bytes: __, ...row } of rows) events.emit("message.parked", row);
@@ -267,6 +268,23 @@ function placeOf({ headers }: Delivery): Place {
     series: textOf(headers["outlive-series"]),
     ordinal: wholeNumber(headers["outlive-ordinal"]),
   };
+}
+
+/** How many parts its series has, as far as this part says it. */
+function totalOf(delivery: Delivery): number | null {
+  const { headers } = delivery;
+  const announced = headers["outlive-total"] ?? null;
+  const total =
+    announced === null && isTrue(headers["outlive-last"]) ? placeOf(delivery).ordinal : wholeNumber(announced);
+  return total !== null && total <= MAX_ORDINAL ? total : null;
+}
+
+/** The hash that its bytes must have, so that they are compared with it when the message is handled again, too. */
+function hashOf({ headers }: Delivery): { readonly sha256?: string } {
+  const stated = headers["outlive-sha256"] ?? null;
+  if (stated === null) return {};
+  const text = textOf(stated)?.toLowerCase() ?? "";
+  return { sha256: /^[0-9a-f]{64}$/.test(text) ? text : "0" };
 }
 
 /** Headers of some clients are bytes. At most what a key may have; stores refuse a text with NUL. */
@@ -319,7 +337,7 @@ function whyNotAnnounced(answer: AnnounceAnswer): string | null {
 }
 
 /** {"series":{"files":160}}, or why it is not that. */
-function expectedIn(body: Uint8Array): Record<string, number> | string {
+export function expectedIn(body: Uint8Array): Record<string, number> | string {
   let read: unknown;
   try {
     read = JSON.parse(Buffer.from(body).toString());

@@ -1,14 +1,9 @@
 // The client: enqueue and inspect. No thread, no recovery, no migration, no signal handler: safe in web processes, under
 // hot reload and in bundlers. The engine is a client that can also work.
-import {
-  BatchClient,
-  type BatchInfo,
-  type FailedBatchRow,
-  type OpenBatch,
-  type SubmitOptions,
-} from "../batches/batch-client.ts";
+import { BatchClient, type BatchInfo, type OpenBatch, type SubmitOptions } from "../batches/batch-client.ts";
 import type { Ingested } from "../batches/batch-worker.ts";
 import type { AnyBatch, BatchContract } from "../batches/contract.ts";
+import type { FailedBatchRow, ListedBatchRow } from "../batches/rows.ts";
 import type { RowsOf } from "../batches/submission.ts";
 import { type AuditAction, type AuditEntry, auditEntry, type AuditRecord, type By } from "../job/audit.ts";
 import type { BlobStore } from "../blobs/blob-store.ts";
@@ -189,7 +184,7 @@ export class Client {
     return enqueued!;
   }
 
-  /** Adds many jobs, even from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier transactions are stored; with your own ids you can safely repeat the call. */
+  /** Adds many jobs, even from an asynchronous iterable, in transactions of 1,000 and in constant memory. If it rejects, earlier transactions are stored and later ones are not, except one that was on its way to Redis; with your own ids you can safely repeat the call. */
   async enqueueMany<In>(
     job: JobContract<In, never, unknown> | JobContract<In, unknown, unknown>,
     inputs: Iterable<In> | AsyncIterable<In>,
@@ -238,10 +233,11 @@ export class Client {
     }
     // While a batch is under way the next one is made: on a server, which works meanwhile, 20 % of the time of both.
     const underWay: Promise<void>[] = [];
+    const call = {};
     const flush = async (): Promise<void> => {
       const batch = taken();
       while (underWay.length >= (this.store.bulkAtOnce ?? 1)) await underWay.shift();
-      const enqueued = this.store.enqueue(batch).then(hear);
+      const enqueued = this.store.enqueue(batch, call).then(hear);
       // Whatever awaits it next rejects with it.
       enqueued.catch(() => {});
       underWay.push(enqueued);
@@ -547,16 +543,28 @@ export class Client {
     return this.#batches().list(filter, limit, after);
   }
 
-  /** The failed rows of the batch's latest round, by line, streamed. */
+  /**
+   * The rows of a batch with their states, by line, streamed: those of the first round, then those of each later one, with a row where it ended last. With
+   * `failed`, only those of the latest round that failed or were quarantined. Blocks are read as they are at that moment; all rows can be listed until
+   * the retention of the batch has passed.
+   */
   batchRows(
     id: string,
-    _options: {
-      /** Only failed rows can be read. */
+    options: {
+      /** Only failed rows. */
       readonly failed: true;
     },
-  ): AsyncIterable<FailedBatchRow> {
+  ): AsyncIterable<FailedBatchRow>;
+  batchRows(
+    id: string,
+    options?: {
+      /** Only failed rows. Default false. */
+      readonly failed?: boolean;
+    },
+  ): AsyncIterable<ListedBatchRow>;
+  batchRows(id: string, { failed = false }: { readonly failed?: boolean } = {}): AsyncIterable<ListedBatchRow> {
     assertKey(id, "The batch's id");
-    return this.#batches().failedRows(id);
+    return failed ? this.#batches().failedRows(id) : this.#batches().rows(id);
   }
 
   /** Ends a batch: aborts the rows that have not begun, asks running blocks to end, and keeps what has ended. Returns its state after that. */
@@ -691,7 +699,7 @@ export class Client {
     return this.#collections().parked(filter, limit, after);
   }
 
-  /** Puts a parked message again, and returns what became of it; "kept": it names no place, and stays parked. */
+  /** Handles a parked message again, as a part, a header or a job of this program's `jobs`, and returns what became of it; "kept": it can't be read as one, its bytes are refused again, or its body is gone, and it stays parked. */
   async retryParked(message: ParkedRow, by: By = {}): Promise<PutAnswer | "kept"> {
     return this.#collections().retryParked(message, this.#entry("retry", `parked message ${message.id}`, by));
   }
@@ -723,7 +731,23 @@ export class Client {
       events: this.#events,
       newId: this.#newId,
       clock: systemClock,
+      enqueue: (kind, body, id) => this.#enqueueFrom(kind, body, id),
+      messageMax: (kind) => this.collectionKinds.get(kind)?.settings.messageMax ?? Infinity,
     }));
+  }
+
+  async #enqueueFrom(kind: string, body: Buffer, id: string): Promise<"accepted" | "duplicate" | "kept"> {
+    const job = this.contracts.get(kind);
+    if (job === undefined) return "kept";
+    try {
+      const { created } = await this.enqueue(job as never, JSON.parse(body.toString()) as never, { id });
+      return created ? "accepted" : "duplicate";
+    } catch (thrown) {
+      // Too long, or with what no JSON of a job has: this time, too.
+      const unfit: readonly unknown[] = [ErrorCode.inputInvalid, ErrorCode.notJson];
+      if (thrown instanceof SyntaxError || unfit.includes((thrown as OutliveError).code)) return "kept";
+      throw thrown;
+    }
   }
 
   #entry(action: AuditAction, target: string, by: By): AuditEntry {

@@ -64,6 +64,8 @@ export interface Health {
     readonly id: string;
     /** How many jobs it holds. */
     readonly held: number;
+    /** How many of them have ended and are not settled yet: a crash would run them again. At most its slots and 450. */
+    readonly unsettled: number;
     /** How old its last heartbeat is, in ms. */
     readonly heartbeatAgeMs: number;
   } | null;
@@ -452,6 +454,7 @@ export class Engine<Kinds extends string = string> extends Client {
       ? {
           id: host.id,
           held: host.held,
+          unsettled: host.unsettled,
           heartbeatAgeMs: Math.round(this.#wiring.clock.mono() - host.lastBeat.atMono),
         }
       : null;

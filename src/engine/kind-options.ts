@@ -420,7 +420,7 @@ export const REQUEST_OPTIONS = {
     default: "",
     pattern: /^[0-9a-fA-F.:]*$/,
     form: "an IP address",
-    sentence: "The local address from which connections are made.",
+    sentence: "The local address from which connections are made. Not allowed with `proxy`.",
   },
   "retry.attempts": KIND_OPTIONS["retry.attempts"],
   "retry.crashes": KIND_OPTIONS["retry.crashes"],

@@ -64,9 +64,9 @@ export type KindsOf<Jobs extends readonly Declared[]> = Exclude<Jobs[number], Sc
 export interface EngineOptions {
   /** The kinds, batches, requests, collections and schedules of this program. Only these can be enqueued and run here. Default: none. */
   readonly jobs?: readonly Declared[];
-  /** How often a worker shows that it is alive, and when it counts as lost. */
+  /** How often a worker shows that it is alive, and when it counts as lost. `RELAXED_HEARTBEAT` is a preset. */
   readonly heartbeat?: {
-    /** How often a worker reports that it is alive. Default "30s" on SQLite, "10s" on PostgreSQL and Redis; from "50ms" to "24d". */
+    /** How often a worker reports that it is alive. `RELAXED_HEARTBEAT` of `outlive` is a preset for this, the lease and the sweep: 30 s, 60 s, 60 s. Default "30s" on SQLite, "10s" on PostgreSQL and Redis; from "50ms" to "24d". */
     readonly interval?: Duration;
     /** How long a worker may be silent before its jobs are taken from it. Default: 3 intervals; at most "3650d"; at least 2 intervals. */
     readonly lease?: Duration;
@@ -95,7 +95,7 @@ export interface EngineOptions {
     /** How long incidents are kept. Default "90d"; at most "3650d". */
     readonly incidents?: Duration;
   };
-  /** How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer. Default "1s"; from "10ms" to "24d". */
+  /** How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer. On PostgreSQL that poll is a part of a heartbeat, and a turn follows only if something may wait. Default "1s"; from "10ms" to "24d". */
   readonly poll?: Duration;
   /** For a PostgreSQL store behind a transaction pooler: the Redis server through which workers show that they are alive, so that the loss of a host is noticed before its lease ends. Jobs and their owners stay in PostgreSQL. Default "none"; the address of a Redis server, such as "redis://host:6379", or "none". */
   readonly liveness?: string;
@@ -173,6 +173,19 @@ export interface EngineSettings {
   readonly startUp: StartUpOptions;
   readonly readOnly: boolean;
 }
+
+/**
+ * A preset for `heartbeat`: interval 30 s, lease 60 s, sweep 60 s. Few writes, and a worker of whose death there is no other evidence is recovered within
+ * two minutes.
+ */
+export const RELAXED_HEARTBEAT = {
+  /** A sign of life every 30 seconds. */
+  interval: "30s",
+  /** Two missed ones are a death. */
+  lease: "60s",
+  /** Looked for every minute. */
+  sweep: "60s",
+} as const satisfies EngineOptions["heartbeat"];
 
 /** The options of `open` in ms and with the store's defaults, or an error that says what is wrong with them. */
 export function engineSettings(options: EngineOptions, store: StoreName = DEFAULT_STORE): EngineSettings {

@@ -136,7 +136,7 @@ export interface RequestOptions<In = never> {
     /** Its private key, in PEM. Default: none. */
     readonly key?: Secret;
   };
-  /** The local address from which connections are made. Default ""; an IP address. */
+  /** The local address from which connections are made. Not allowed with `proxy`. Default ""; an IP address. */
   readonly localAddress?: string;
   /** How long a handler may continue after the deadline or a cancel aborted its signal. Default "5s"; at most "3650d". */
   readonly grace?: Duration;
@@ -313,6 +313,12 @@ function connectionOf(name: string, options: AnyOptions, ifUnknown: IfUnknown, c
     `proxy of ${name}`,
     "resolves names itself, so the addresses can't be checked here",
     'Use a proxy that checks them and confirm it, proxy: { url, filters: true }, or use addresses: "any".',
+  );
+  refuse(
+    proxy !== undefined && localAddress !== undefined && localAddress !== "",
+    `localAddress of ${name}`,
+    "is set together with `proxy`, which makes the connections",
+    "Omit one of them.",
   );
   const ca = tls.ca === undefined ? [] : typeof tls.ca === "string" ? [tls.ca] : tls.ca;
   return {

@@ -106,7 +106,8 @@ export const SETTINGS = {
     min: "50ms",
     max: LONGEST_TIMER,
     env: "OUTLIVE_HEARTBEAT_INTERVAL",
-    sentence: "How often a worker reports that it is alive.",
+    sentence:
+      "How often a worker reports that it is alive. `RELAXED_HEARTBEAT` of `outlive` is a preset for this, the lease and the sweep: 30 s, 60 s, 60 s.",
   },
   "heartbeat.lease": {
     type: "duration",
@@ -196,7 +197,7 @@ export const SETTINGS = {
     max: LONGEST_TIMER,
     env: "OUTLIVE_POLL",
     sentence:
-      "How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer.",
+      "How often an idle worker polls for jobs that no wake-up announced. One worker polls for all; while it sees that wake-ups arrive, the other idle workers poll only every 10 s, or at this interval if it is longer. On PostgreSQL that poll is a part of a heartbeat, and a turn follows only if something may wait.",
   },
   liveness: {
     type: "name",

@@ -277,9 +277,23 @@ async function queued(deps: WhyDeps, job: JobDetails): Promise<Explanation> {
   }
   if (job.heldBy !== null) return say(job, heldByKey(job.heldBy, await keyOf(store, job.heldBy), now()));
   const ahead = await store.inspect.ahead(job.id);
-  return ahead === null && isSuspect(job.counters)
-    ? say(job, suspect(job, able, await store.inspect.suspects()))
-    : turn(job, kind, able, ahead ?? 0);
+  if (ahead === null && isSuspect(job.counters)) return say(job, suspect(job, able, await store.inspect.suspects()));
+  const explained = turn(job, kind, able, ahead ?? 0);
+  return explained.because === "about-to-run" && kind.running > 0 ? unlessLeft(deps, job, explained) : explained;
+}
+
+/** The rows of workers have their slots, and not how many of them each kind may take. A job that is left while others of its kind run finds that number taken. */
+async function unlessLeft({ store, pause }: WhyDeps, job: JobDetails, explained: Explanation): Promise<Explanation> {
+  await pause(BLOCKED_AFTER_MS);
+  const later = await store.inspect.get(job.id);
+  if (later?.state !== "queued" || later.attempt !== job.attempt) return explained;
+  const { held, slots, running } = explained.details;
+  return say(job, {
+    because: "waiting-its-turn",
+    text: `${held} of ${slots} slots are taken, but no worker takes it while ${running} of its kind run: as many as \`concurrency\` allows of one kind (of a kind of request 256 in each process, if it is not named).`,
+    next: `Wait, raise the concurrency of ${job.kind}, or start more workers.`,
+    details: explained.details,
+  });
 }
 
 function debounced(runAt: number, latestAt: number, now: number): Wording {

@@ -65,6 +65,10 @@ export class WorkerHost implements WorkerHandle {
     return this.#life.loop.heldCount;
   }
 
+  get unsettled(): number {
+    return this.#life.loop.unsettledCount;
+  }
+
   /** How often to read what schedules are due. */
   get schedulesMs(): number {
     return this.#life.loop.pace.schedulesMs;

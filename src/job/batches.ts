@@ -245,6 +245,26 @@ export function takesRows({ state, round }: Pick<BatchRow, "state" | "round">): 
   return state === "open" && round === FIRST_ROUND;
 }
 
+/**
+ * A later round to which rows of the round before are still to be added. If it is aborted meanwhile, the rest is added as failed, with the errors that the
+ * rows have, and only then the batch ends: a row that failed is in every later round, or it would be lost.
+ */
+export function isFilling({ state, round, sealedAt }: Pick<BatchRow, "state" | "round" | "sealedAt">): boolean {
+  return round > FIRST_ROUND && sealedAt === null && !hasEnded(state);
+}
+
+/** Whether blocks may be added to this round. To one that is aborted while it is filled: only rows that have failed, right after those that are there. */
+export function takesBlocks(
+  batch: Pick<BatchRow, "state" | "round" | "sealedAt">,
+  round: number,
+  blocks: readonly BlockDraft[],
+  asNext: boolean,
+): boolean {
+  if (batch.round !== round) return false;
+  if (batch.state === "open") return true;
+  return asNext && isFilling(batch) && batch.state === "aborting" && blocks.every(({ job }) => job === null);
+}
+
 /** Of all rounds: the failed rows of one are the rows of the next. */
 export function totalOf({ earlier, rows }: Pick<BatchRow, "earlier" | "rows">): number {
   return earlier.succeeded + earlier.aborted + rows;
@@ -254,6 +274,8 @@ export function totalOf({ earlier, rows }: Pick<BatchRow, "earlier" | "rows">): 
 export function decideBatch(batch: BatchRow): "completed" | "failed" | "aborted" | "abort" | null {
   const { state, sums, rows } = batch;
   const isComplete = endedRows(sums) === rows;
+  // What rows come to is judged when all are there.
+  if (isFilling(batch)) return null;
   if (state === "aborting") return isComplete ? (isPastTolerance(batch) ? "failed" : "aborted") : null;
   if (hasEnded(state)) return null;
   if (isPastTolerance(batch)) return state === "sealed" && isComplete ? "failed" : "abort";
@@ -276,6 +298,11 @@ export function doneId(batch: string, round: number): string {
 /** The kind of the job that follows the end of a batch of this kind. */
 export function doneKind(kind: string): string {
   return `${kind}:done`;
+}
+
+/** The id of the job that adds the failed rows of the round before to this one. */
+export function roundId(batch: string, round: number): string {
+  return `${batch}:round:${round}`;
 }
 
 /** The kind of the job that adds the failed rows of a round to the next one. */

@@ -3,7 +3,7 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { type BatchRow, type BlockDraft, blockId, decodeBlock, encodeBlock, type FailedRow } from "./batches.ts";
 import { invalidInput } from "./enqueue.ts";
-import { toStoredError } from "./errors.ts";
+import { type StoredError, toStoredError } from "./errors.ts";
 import { encodeJson } from "./json.ts";
 import type { JobKey } from "./limits.ts";
 
@@ -18,6 +18,15 @@ export interface SourceRow<In = unknown> {
   readonly input: In;
   /** Why it could not be read; null: it could. */
   readonly error: unknown;
+}
+
+/** In place of an error: the row has failed before, with this. It is not run again, and its error is kept as it is. */
+export class FailedBefore {
+  readonly error: StoredError;
+
+  constructor(error: StoredError) {
+    this.error = error;
+  }
 }
 
 /** What has to be known of a kind of batch to cut its rows. */
@@ -137,7 +146,8 @@ export class BlockCutter {
   /** The row has failed before it began. It is kept with its line, and the others go on. */
   #reject({ line, input }: SourceRow, thrown: unknown): void {
     const text = storable(input);
-    this.#rejected.push({ row: -1, line, input: text, error: toStoredError(thrown), as: "failed" });
+    const error = thrown instanceof FailedBefore ? thrown.error : toStoredError(thrown);
+    this.#rejected.push({ row: -1, line, input: text, error, as: "failed" });
     this.#characters += text.length;
     this.#cutIfFull();
   }

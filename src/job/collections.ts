@@ -241,7 +241,6 @@ export function rangesText({ ranges, cut }: MissingOrdinals): string {
   return [...listed, ...(cut ? ["..."] : [])].join(", ");
 }
 
-/** A message that was parked, because it can't become a part. */
 /** A message that was set aside, with the reason. */
 export interface ParkedMessage {
   /** Made of what was parked, so that the same message is parked once. */

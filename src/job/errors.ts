@@ -26,7 +26,7 @@ export const ErrorCode = {
   stale: "STALE_ATTEMPT",
   /** Two steps of one attempt have the same name. */
   stepReused: "STEP_REUSED",
-  /** A handler reached a different wait than the one that its job was woken from, or started two waits at once. */
+  /** A handler did not reach the wait that its job was woken from, or started two waits at once. */
   waitMismatch: "WAIT_MISMATCH",
   /** The attempt ended because the job waits, so it can't write any more. The next attempt continues after the wait. */
   attemptWaits: "ATTEMPT_WAITS",

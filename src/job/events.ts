@@ -220,6 +220,8 @@ export interface Events {
     OfWorker & {
       /** The id of the incident. */
       readonly incident: string;
+      /** Whether the job is a request. */
+      readonly isRequest: boolean;
     };
   /** A worker's death was found, or contact with it was lost. */
   "worker.gone": OfWorker & {
@@ -346,10 +348,12 @@ export interface Events {
   };
   /** Nothing is sent to this key of requests until it is resumed. */
   "request.disabled": OfKey & OfReason;
-  /** A request whose process died, or lost contact, is sent by another one. `job.recovered` names the worker that had it. */
+  /** A request whose process died, or lost contact, is sent by another one. */
   "request.sentAgain": OfAttempt & {
     /** The host that it is sent to. */
     readonly host: string;
+    /** The worker that had it; null: its incident could not be read. */
+    readonly worker: string | null;
   };
   /** One sending of a request has ended. Only for listeners that ask for it by name. */
   "request.ended": OfAttempt &
@@ -404,7 +408,7 @@ export interface Events {
   /** Something about the store that makes it less than it could be. Emitted once; nothing has failed. */
   "store.notice": {
     /** What it is about. */
-    readonly about: "pooler" | "maintenance" | "wake-ups" | "durability";
+    readonly about: "pooler" | "maintenance" | "wake-ups" | "durability" | "liveness";
     /** What it is, in words. */
     readonly text: string;
   };

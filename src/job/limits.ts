@@ -235,7 +235,11 @@ export function roomAt({ limit, taken, unclaimed, arrivalAt }: KeyFacts, now: nu
 }
 
 /** How many more jobs a key takes if nothing but their number counts: no rate, no order, no pause. Null: `admit` decides about each. */
-export function roomByNumber({ limit, taken, heldOffUntil }: KeyFacts): number | null {
+export function roomByNumber({
+  limit,
+  taken,
+  heldOffUntil,
+}: Pick<KeyFacts, "limit" | "taken" | "heldOffUntil">): number | null {
   if (limit.running === null || limit.strict || limit.intervalMs !== null || heldOffUntil > 0) return null;
   return Math.max(0, limit.running - taken);
 }

@@ -61,13 +61,42 @@ export function awaitedAt(
   return { type: step.startsWith(`${WAIT_PREFIX}wait#`) ? "jobs" : "sleep" };
 }
 
-/** The handler's code is not the one that began the wait: it came to another wait first. */
-export function waitMismatch(jobId: string, kept: string, found: string): OutliveError {
+/**
+ * The step of a wait for other jobs says which jobs, whatever their order, so that a replay with other ids is found: "run.wait#1@1g2k9". A wait that an
+ * earlier version began has no such mark.
+ */
+export function jobsWait(step: string, ids: readonly string[]): string {
+  let sum = 0;
+  for (const id of ids) {
+    let [a, b] = [0x811c9dc5, 0x1b873593];
+    for (let i = 0; i < id.length; i++) {
+      a = Math.imul(a ^ id.charCodeAt(i), 0x01000193);
+      b = Math.imul(b ^ id.charCodeAt(i), 0x5bd1e995) ^ (b >>> 15);
+    }
+    sum = (sum + (a >>> 0) * 2 ** 20 + (b >>> 12)) % 2 ** 52;
+  }
+  return `${step}@${sum.toString(36)}`;
+}
+
+/** The step of a wait as people know it. */
+export function shownWait(step: string): string {
+  return step.replace(/^(run\.wait#\d+)@\w+$/, "$1");
+}
+
+/** The handler's code is not the one that began the wait. */
+export function waitMismatch(jobId: string, wait: string, found: string | null): OutliveError {
+  const kept = shownWait(wait);
+  const what =
+    found === null
+      ? "this attempt ended without coming to it"
+      : shownWait(found) === kept
+        ? "this attempt came to it with the ids of other jobs"
+        : `this attempt came to ${shownWait(found)} first`;
   return new OutliveError(
     ErrorCode.waitMismatch,
-    `Job ${jobId} waited at ${kept} and was woken, but this attempt came to ${found} first.`,
+    `Job ${jobId} waited at ${kept} and was woken, but ${what}.`,
     "A handler must reach the same waits in the same order in every attempt. Keep what it decides on in steps, and give a changed handler a new kind.",
-    { jobId, kept, found },
+    { jobId, kept, found: found === null ? null : shownWait(found) },
   );
 }
 

@@ -9,6 +9,10 @@ import type { Store } from "../stores/port.ts";
 const PROOF_EVERY_MS = 16_000;
 /** Where no wake-up is lost, how long the pause between two polls grows as long as nothing is written. */
 const MAX_REST_MS = 20_000;
+/** A poll that takes longer than this rests ten times as long, at most as long as idle workers that poll seldom. */
+const SLOW_MS = 100;
+const RESTS = 10;
+const MAX_SLOW_REST_MS = 10_000;
 
 export class ElectedPoll {
   readonly #store: Store;
@@ -32,6 +36,7 @@ export class ElectedPoll {
   async pass(workers: readonly WorkerRow[]): Promise<number> {
     const { upkeep, wakesSurely = false } = this.#store;
     if (!upkeep.pending) return this.#everyMs;
+    const beganMono = this.#clock.mono();
     const { now, nextInMs, changes = null, isQuiet = false } = await upkeep.pending(kindsOf(workers));
     const hasChanged = changes === null || changes !== this.changes;
     this.changes = changes;
@@ -44,7 +49,9 @@ export class ElectedPoll {
     }
     this.#restMs =
       wakesSurely && !hasChanged ? Math.max(this.#everyMs, Math.min(2 * this.#restMs, MAX_REST_MS)) : this.#everyMs;
-    return Math.min(this.#restMs, Math.max(1, nextInMs ?? this.#restMs));
+    const tookMs = mono - beganMono;
+    const slowMs = tookMs > SLOW_MS ? Math.min(tookMs * RESTS, MAX_SLOW_REST_MS) : 0;
+    return Math.max(slowMs, Math.min(this.#restMs, Math.max(1, nextInMs ?? this.#restMs)));
   }
 
   /** Nothing was written for a while, and nothing waits for a time. */

@@ -17,6 +17,9 @@ const NOT_LIVE: BeatAnswer = {
   schemaVersion: 0,
 };
 
+/** What a poll may cost a heartbeat. */
+const MAX_POLL_MS = 50;
+
 export class Heartbeat {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -25,6 +28,7 @@ export class Heartbeat {
   readonly #loopLagMs: () => number;
   readonly #confirmed: () => ConfirmedTime;
   readonly #timeoutMs: number;
+  readonly #pollMs: number;
   failures = 0;
 
   constructor(deps: {
@@ -43,16 +47,22 @@ export class Heartbeat {
     this.#loopLagMs = deps.loopLagMs;
     this.#confirmed = deps.confirmed;
     this.#timeoutMs = Math.max(50, deps.intervalMs / 3);
+    this.#pollMs = Math.floor(Math.min(MAX_POLL_MS, this.#timeoutMs / 3));
   }
 
   /**
    * Sends one heartbeat. `leases`: also ask for a list of what is held. `sentAtMono` is taken before the request: what
    * was held then is held for one lease from then on. Null: the heartbeat failed or timed out.
    */
-  async tick(leases = false): Promise<{ sentAtMono: number; answer: BeatAnswer } | null> {
+  async tick(leases = false, polls = false): Promise<{ sentAtMono: number; answer: BeatAnswer } | null> {
     const sentAtMono = this.#clock.mono();
     const loopLagMs = Math.round(this.#loopLagMs());
-    const beat = { loopLagMs, confirmed: this.#confirmed(), ...(leases && { leases }) };
+    const beat = {
+      loopLagMs,
+      confirmed: this.#confirmed(),
+      ...(leases && { leases }),
+      ...(polls && { pollMs: this.#pollMs }),
+    };
     try {
       const answer = await this.#inTime(this.#store.beat(this.#worker, beat));
       this.failures = 0;

@@ -107,6 +107,10 @@ const EXPIRE_MARGIN_MS = 2_000;
 const FOLLOWERS_SWEEP = 30;
 /** Likewise for the checks of neighbours. */
 const FOLLOWERS_CHECK = 2;
+/** How often the heartbeat of a worker that holds nothing polls. */
+const IDLE_POLL_MS = 10_000;
+/** The last heartbeat before it is due so much later polls. */
+const IDLE_POLL_LATE_MS = 500;
 
 export interface MaintenanceDeps {
   readonly store: Store;
@@ -148,6 +152,10 @@ export class Maintenance {
   #stopped = false;
   /** The latest sweep has left jobs that can be purged. */
   #purgesOn = false;
+  /** As of the latest heartbeat. */
+  #heldNothing = false;
+  /** When the next poll with a heartbeat is due. */
+  #idlePollMono = Number.NEGATIVE_INFINITY;
   /** Whether another process checks all workers, as of the latest check. */
   #follows = false;
   #sweeps = 0;
@@ -254,7 +262,8 @@ export class Maintenance {
   }
 
   async beat(leases = false): Promise<void> {
-    const beat = await this.#heartbeat.tick(leases);
+    const beat = await this.#heartbeat.tick(leases, this.#pollsWithBeat());
+    this.#heldNothing = beat?.answer.held.count === 0;
     if (!beat) this.#restartWatch();
     if (!beat || this.#stopped) return;
     const { live, replaced } = beat.answer;
@@ -274,6 +283,15 @@ export class Maintenance {
       );
     }
     await this.#killIfBlockedBeyondDeadline(beat.answer);
+  }
+
+  /** Whether the next heartbeat polls: as often as an idle worker polls while wake-ups arrive. */
+  #pollsWithBeat(): boolean {
+    const mono = this.#deps.clock.mono();
+    if (!this.#heldNothing || mono + this.#options.times.heartbeatMs - IDLE_POLL_LATE_MS < this.#idlePollMono)
+      return false;
+    this.#idlePollMono = mono + IDLE_POLL_MS;
+    return true;
   }
 
   /**

@@ -164,7 +164,8 @@ async function recoverWorker(
       });
     for (const job of batch.jobs) {
       jobs.push(job);
-      events.emit("job.recovered", { ...job, incident, worker: worker.id });
+      const isRequest = batch.requests?.has(job.kind) === true;
+      events.emit("job.recovered", { ...job, incident, worker: worker.id, isRequest });
       if (job.decision === "quarantine")
         events.emit("job.quarantined", {
           jobId: job.jobId,
@@ -187,6 +188,8 @@ export interface RecoveredBatch {
   /** This batch opened the incident. */
   readonly opened: boolean;
   readonly jobs: readonly RecoveredJob[];
+  /** Those of their kinds that are requests. Omitted: none are. */
+  readonly requests?: ReadonlySet<string>;
   /** False: more jobs are left; call again. */
   readonly done: boolean;
   /**
@@ -215,7 +218,9 @@ export async function recoverBatch(
   const verdicts = held.map((job) => verdictOn(job, condemned, decide));
   const { taken, locked } = await store.takeBack({ verdicts, of: condemned, last: !more });
   const jobs = verdicts.flatMap((verdict, at) => recoveredJob(verdict, taken[at]!) ?? []);
-  return { incident, opened: condemned.opened, jobs, done: !more, ...(locked !== undefined && { locked }) };
+  const requests = new Set(held.flatMap(({ kind }) => (isRequestKind(kind) ? [kind.name] : [])));
+  const of = { ...(requests.size > 0 && { requests }), ...(locked !== undefined && { locked }) };
+  return { incident, opened: condemned.opened, jobs, done: !more, ...of };
 }
 
 function verdictOn(job: HeldJob, condemned: Condemned, decide: typeof decideCrash): Verdict {

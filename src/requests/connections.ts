@@ -74,10 +74,9 @@ export class Connections {
 
   async #make(settings: ConnectionSettings): Promise<Undici.Dispatcher> {
     const undici = await loadUndici();
-    const { http2, fresh, proxy } = settings;
+    const { http2, fresh, proxy, connectMs } = settings;
     const secureContext = await this.#secureContext(settings);
     const common = {
-      allowH2: http2,
       // 0: no connection is used twice.
       pipelining: fresh && !http2 ? 0 : 1,
       keepAliveTimeout: KEEP_ALIVE_MS,
@@ -87,11 +86,18 @@ export class Connections {
       // The proxy resolves and connects: what it may reach is its own rule.
       return new undici.ProxyAgent({
         ...common,
+        allowH2: http2,
         uri: proxy,
+        // To the proxy, its response to CONNECT, and TLS through it: each may take this long.
+        connectTimeout: connectMs,
+        clientFactory: (origin, options) => new undici.Pool(origin, { ...options, headersTimeout: connectMs }),
         requestTls: { secureContext },
         proxyTls: { secureContext },
       });
-    return new undici.Agent({ ...common, connect: this.#connector(undici, settings, secureContext) });
+    // The pools know it and not the agent, which would make a key of a text of its own for each request.
+    const factory = (origin: string | URL, options: object): Undici.Pool =>
+      new undici.Pool(origin, { ...options, allowH2: http2 });
+    return new undici.Agent({ ...common, factory, connect: this.#connector(undici, settings, secureContext) });
   }
 
   #connector(

@@ -13,7 +13,7 @@ import type { Clock, Random } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
 import type { Store } from "../stores/port.ts";
 import type { RequestAttempt } from "../worker/run.ts";
-import type { Answered } from "./answered.ts";
+import { type Answered, shownBody } from "./answered.ts";
 import type { AnyRequest, RequestFault, RequestResult, UnknownDecision } from "./contract.ts";
 import { MAX_RETRY_AFTER_MS } from "./outcome.ts";
 import type { Rendered } from "./rendered.ts";
@@ -39,7 +39,7 @@ export interface Ended {
   readonly request: Pick<Rendered, "method" | "url">;
 }
 
-type Parsed = { readonly value: never } | OutliveError;
+export type Parsed = { readonly value: never } | OutliveError;
 
 function parsedBy(name: string, result: StandardSchemaV1.Result<unknown>): Parsed {
   return result.issues ? invalidInput(name, result.issues) : { value: result.value as never };
@@ -49,35 +49,40 @@ export class OneRequest {
   readonly contract: AnyRequest;
   readonly attempt: RequestAttempt;
   readonly #deps: RequestEndDeps;
-  readonly #stored: Json;
+  readonly stored: Json;
 
   constructor(deps: RequestEndDeps, contract: AnyRequest, stored: Json, attempt: RequestAttempt) {
     this.#deps = deps;
     this.contract = contract;
-    this.#stored = stored;
+    this.stored = stored;
     this.attempt = attempt;
   }
 
   /** The stored input through the schema: at once, unless the schema takes its time. */
   parsed(): Parsed | Promise<Parsed> {
     const { schema, name } = this.contract;
-    if (!schema) return { value: this.#stored as never };
-    const checked = schema["~standard"].validate(this.#stored);
+    if (!schema) return { value: this.stored as never };
+    const checked = schema["~standard"].validate(this.stored);
     return checked instanceof Promise ? checked.then((result) => parsedBy(name, result)) : parsedBy(name, checked);
   }
 
   // ---- an accepted answer
 
-  responded({ end, redirects, sentAt, durationMs }: Ended, { body, blob }: Answered): EndsWith {
-    const { status, wireBytes: bytes } = end as Answer;
+  /** With what came, or with why that is not accepted. */
+  respondedWith(ended: Ended, answered: Answered | Error): EndsWith {
+    const end = ended.end as Answer;
+    if (answered instanceof Error) return this.failed("schema", answered, true, end.status, shownBody(end));
+    const { redirects, sentAt, durationMs } = ended;
+    const { body, blob } = answered;
+    const { status, wireBytes: bytes } = end;
     const result = { status, bytes, durationMs };
     if (this.contract.callbacks.response.handler === null) return this.#succeeded(result);
-    const { headers } = end as Answer;
+    const { headers } = end;
     return this.#respond({ status, headers, body, blob, sentAt, durationMs, redirects }, result);
   }
 
   #succeeded(result: RequestResult): EndsWith {
-    return new EndsWith(transitions.succeed(this.#view, JSON.stringify(result)));
+    return new EndsWith(transitions.succeed(this.#view, stored(result)));
   }
 
   #respond(
@@ -94,7 +99,7 @@ export class OneRequest {
   ): EndsWith {
     if (this.contract.callbacks.response.handler === null) return this.#succeeded(result);
     try {
-      const change = transitions.succeed(this.#view, JSON.stringify(result));
+      const change = transitions.succeed(this.#view, stored(result));
       return new EndsWith({ ...change, follow: [this.#draft("response", { ...given, ...this.#common })] });
     } catch (thrown) {
       return this.failed("too-large", thrown as Error, true, given.status);
@@ -191,7 +196,7 @@ export class OneRequest {
       sentAt: sent?.at ?? this.#deps.clock.now(),
       message: cutText(why, 2_000),
       idempotencyKey: sent?.key ?? (idempotency ? attempt.key("request") : null),
-      input: this.#stored,
+      input: this.stored,
       requestId: attempt.id,
     };
     await attempt.enqueue(this.contract.callbacks.unknown as never, asked as never, { id } as never);
@@ -264,7 +269,7 @@ export class OneRequest {
   }
 
   get #common(): { readonly input: Json; readonly requestId: string; readonly attempts: number } {
-    return { input: this.#stored, requestId: this.attempt.id, attempts: this.attempt.attempt };
+    return { input: this.stored, requestId: this.attempt.id, attempts: this.attempt.attempt };
   }
 
   /** The id is made of the request and its attempt: the same change decided twice adds one job. */
@@ -294,6 +299,11 @@ function unknownId(id: string, sentBy: number): string {
 /** Ids have at most 255 characters. */
 function cutId(id: string): string {
   return id.length <= 220 ? id : `${id.slice(0, 180)}~${createHash("sha256").update(id).digest("hex").slice(0, 32)}`;
+}
+
+/** `JSON.stringify` of three whole numbers takes eight times as long. */
+function stored({ status, bytes, durationMs }: RequestResult): string {
+  return `{"status":${status},"bytes":${bytes},"durationMs":${durationMs}}`;
 }
 
 function faultName(is: RequestFault): string {

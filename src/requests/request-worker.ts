@@ -9,7 +9,7 @@ import type { Json } from "../job/json.ts";
 import type { JobKey } from "../job/limits.ts";
 import { knownMark, sentMark, unknownSending } from "../job/requests.ts";
 import type { RequestAttempt } from "../worker/run.ts";
-import { type Answered, answeredBy, cameOf, shownBody, textOf } from "./answered.ts";
+import { answeredBy, cameOf, shownBody, textOf } from "./answered.ts";
 import type { BlobBody, ResponseBlobs } from "./body.ts";
 import { Connections, type Dispatcher } from "./connections.ts";
 import type { AnyRequest, ConnectionSettings, RequestSettings } from "./contract.ts";
@@ -17,13 +17,14 @@ import { assertDescriptors } from "./descriptors.ts";
 import { KeyHealth } from "./key-health.ts";
 import { decide } from "./outcome.ts";
 import { Pacer } from "./pacer.ts";
-import { nextHop, type Hop } from "./redirects.ts";
 import { render, type Rendered, shownRequest } from "./rendered.ts";
-import { type Ended, OneRequest, type RequestEndDeps } from "./request-end.ts";
+import { type Ended, OneRequest, type Parsed, type RequestEndDeps } from "./request-end.ts";
 import { Resolver } from "./resolver.ts";
 import { Secrets, type SecretSource } from "./secrets.ts";
-import { Sender } from "./sender.ts";
-import type { Answer, NoAnswer, SendOptions, Wire } from "./wire.ts";
+import { Sender, Sending } from "./sender.ts";
+import { SentAgain } from "./sent-again.ts";
+import { Trip, type TripOwner } from "./trip.ts";
+import { type Answer, endOf, type SendOptions, type Wire } from "./wire.ts";
 
 /** How the attempt before ended if its job had ended with it. */
 const RETRIED: readonly (Outcome | null)[] = ["failed", "succeeded", "cancelled"];
@@ -39,32 +40,33 @@ export interface RequestWorkerDeps extends RequestEndDeps {
   readonly dnsServers?: readonly string[];
 }
 
-/** All hops of one sending. */
-interface Trip {
-  readonly options: SendOptions;
-  readonly startMono: number;
-  readonly deadlineMono: number;
-  readonly sentAt: number;
-}
+/** What a handler of ours returns: the end, or what calls it when it is known. */
+type Ending = EndsWith | Trip;
 
-export class RequestWorker {
+export class RequestWorker implements TripOwner {
   readonly #deps: RequestWorkerDeps;
   readonly #secrets: Secrets;
   readonly #connections: Connections;
   readonly #sender: Sender;
   readonly #pacer: Pacer;
+  /** The marks of several turns may become durable in the same one. */
+  readonly #afterMarks: Pacer;
   readonly #health: KeyHealth;
+  readonly #sentAgain: SentAgain;
   readonly #optionsOf = new WeakMap<RequestSettings, SendOptions>();
 
   constructor(deps: RequestWorkerDeps) {
     this.#deps = deps;
     const mono = (): number => deps.clock.mono();
     this.#secrets = new Secrets(deps.secrets, mono);
-    this.#pacer = new Pacer((task) => deps.clock.soon(task), mono);
+    const soon = (task: () => void): void => deps.clock.soon(task);
+    this.#pacer = new Pacer(soon, mono);
+    this.#afterMarks = new Pacer(soon, mono);
     const opening = (): void => this.#pacer.opened();
     this.#connections = new Connections(new Resolver(mono, deps.dnsServers), this.#secrets, opening);
     this.#sender = new Sender(mono);
     this.#health = new KeyHealth(deps);
+    this.#sentAgain = new SentAgain(deps);
   }
 
   /** What a worker runs for this kind of request: the request itself. Its callbacks are ordinary jobs. */
@@ -89,6 +91,13 @@ export class RequestWorker {
         ErrorCode.optionInvalid,
         `The request ${contract.name} keeps large responses in blobs, and this worker has no blob store.`,
         'Pass one to open(), for instance `blobs: "./blobs"`.',
+        { kind: contract.name },
+      );
+    if (blobMax !== null && contract.callbacks.response.handler === null)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The request ${contract.name} keeps large responses in blobs, and nothing reads or deletes them.`,
+        `Attach ${contract.name}.onResponse(...) in the module that workers import: a blob is deleted when that has succeeded.`,
         { kind: contract.name },
       );
     return {
@@ -135,71 +144,97 @@ export class RequestWorker {
 
   // ---- one attempt
 
-  #run(contract: AnyRequest, stored: Json, attempt: RequestAttempt): Promise<EndsWith> {
+  #run(contract: AnyRequest, stored: Json, attempt: RequestAttempt): Ending | Promise<EndsWith> {
     const one = new OneRequest(this.#deps, contract, stored, attempt);
-    const ending = this.#runOne(one, stored);
-    // If the store fails, a request that may have been sent must not end as failed by that: the next attempt would take it for one whose outcome was known.
-    return contract.request.ifUnknown === "resend" ? ending : ending.catch((thrown) => one.releasedBy(thrown));
+    return contract.request.ifUnknown === "resend" ? this.#runOne(one) : this.#runGuarded(one);
+  }
+
+  /** If the store fails, a request that may have been sent must not end as failed by that: the next attempt would take it for one whose outcome was known. */
+  async #runGuarded(one: OneRequest): Promise<EndsWith> {
+    try {
+      return await this.#runOne(one);
+    } catch (thrown) {
+      return one.releasedBy(thrown);
+    }
   }
 
   /**
-   * A plain request awaits once, its answer: what can be known at once (the parsed input, the rendered request, its dispatcher) is not awaited. Each
-   * await less saves about half a microsecond, of 8 that the room itself costs a request.
+   * A plain request awaits nothing: what can be known at once (the parsed input, the rendered request, its dispatcher) is not awaited, and its answer calls it
+   * (trip.ts).
    */
-  async #runOne(one: OneRequest, stored: Json): Promise<EndsWith> {
-    const { contract, attempt } = one;
-    const { ifUnknown } = contract.request;
+  #runOne(one: OneRequest): Ending | Promise<EndsWith> {
     const parsed = one.parsed();
-    const input = parsed instanceof Promise ? await parsed : parsed;
-    if (input instanceof OutliveError) return one.failed("refused", input, true);
-    const sentBefore = attempt.job.steps.length === 0 ? null : unknownSending(attempt.job.steps);
-    if (sentBefore !== null) {
+    if (parsed instanceof Promise || one.attempt.job.steps.length > 0) return this.#runLater(one, parsed);
+    return this.#send(one, parsed);
+  }
+
+  async #runLater(one: OneRequest, parsed: Parsed | Promise<Parsed>): Promise<EndsWith> {
+    const { attempt } = one;
+    const input = await parsed;
+    const sentBefore = unknownSending(attempt.job.steps);
+    if (sentBefore !== null && !(input instanceof OutliveError)) {
       // That attempt ended on its own, whatever it knew, and a person has retried the request since: that is the decision to send it.
       const isRetried = RETRIED.includes(attempt.job.lastOutcome);
       const decided = isRetried ? await one.maySend(sentBefore) : await one.afterUnknown(sentBefore);
       if (decided !== null) return decided;
     }
+    return this.#send(one, input);
+  }
+
+  #send(one: OneRequest, input: Parsed): Ending | Promise<EndsWith> {
+    if (input instanceof OutliveError) return one.failed("refused", input, true);
+    const { contract, attempt } = one;
+    try {
+      const request = this.#rendered(contract, input.value, attempt);
+      if (request instanceof Promise || contract.request.ifUnknown !== "resend") return this.#sendLater(one, request);
+      const dispatcher = this.#dispatcher(contract);
+      if (dispatcher instanceof Promise) return this.#sendLater(one, request);
+      const turn = this.#pacer.turn();
+      if (turn) return this.#sendLater(one, request, turn);
+      this.#opens(contract);
+      return this.#begin(one, request, dispatcher, this.#keyOf(one), false);
+    } catch (thrown) {
+      return this.#unsent(one, thrown);
+    }
+  }
+
+  async #sendLater(one: OneRequest, rendering: Rendered | Promise<Rendered>, turn?: Promise<void>): Promise<EndsWith> {
+    const { contract, attempt } = one;
+    const { ifUnknown } = contract.request;
     let marked = false;
     try {
-      const rendering = this.#rendered(contract, input.value, attempt);
-      const request = rendering instanceof Promise ? await rendering : rendering;
-      const key = this.#keyOf(contract, stored);
-      const dispatching = this.#dispatcher(contract);
-      const dispatcher = dispatching instanceof Promise ? await dispatching : dispatching;
-      const turn = this.#pacer.turn();
-      if (turn) await turn;
-      if (opensItsOwn(contract.request.connection)) this.#pacer.opened();
-      if (attempt.abortedBy !== undefined) return await one.interrupted(attempt.abortedBy, false);
-      if (ifUnknown !== "resend") {
+      const request = await rendering;
+      const key = this.#keyOf(one);
+      const dispatcher = await this.#dispatcher(contract);
+      const wait = turn ?? this.#pacer.turn();
+      if (wait) await wait;
+      // At once, before anything else is awaited: by then the others that need no turn would have begun, too.
+      this.#opens(contract);
+      if (ifUnknown !== "resend" && attempt.abortedBy === undefined) {
         await this.#mark(attempt, ifUnknown, request);
         marked = true;
+        const open = this.#afterMarks.turn();
+        if (open) await open;
+        this.#afterMarks.opened();
       }
-      if (isAfterDeath(attempt)) this.#reportAgain(one, request);
-      const trip = this.#begin(contract, attempt);
-      // Redirects are followed as far as the kind allows.
-      for (let hop: Hop = { request, redirects: 0 }; ;) {
-        const end = await this.#send(dispatcher, hop, trip, attempt).ended;
-        attempt.underWay = null;
-        const next = end.is === "answer" ? nextHop(hop, end, contract.request, contract.name) : null;
-        if (next !== null && "request" in next) {
-          hop = next;
-          continue;
-        }
-        const settling = this.#settle(one, this.#ended(next ?? end, hop, trip), marked, key);
-        return settling instanceof Promise ? await settling : settling;
-      }
+      return await this.#begin(one, request, dispatcher, key, marked);
     } catch (thrown) {
-      // Before it was sent: `send`, a secret or the store failed.
       if (marked) throw thrown;
-      if (attempt.abortedBy !== undefined) return await one.interrupted(attempt.abortedBy, false);
-      if (thrown instanceof OutliveError && thrown.code === ErrorCode.requestRefused)
-        return one.failed("refused", thrown, true);
-      if (thrown instanceof TerminalError) return one.failed("refused", thrown, true);
-      if (thrown instanceof OutliveError && thrown.code === ErrorCode.secretMissing)
-        return one.failed("refused", thrown, false);
-      if (thrown instanceof OutliveError) throw thrown;
-      return one.failed("refused", thrown as Error, false);
+      return this.#unsent(one, thrown);
     }
+  }
+
+  /** Before it was sent: `send`, a secret or the store failed. */
+  async #unsent(one: OneRequest, thrown: unknown): Promise<EndsWith> {
+    const { abortedBy } = one.attempt;
+    if (abortedBy !== undefined) return one.interrupted(abortedBy, false);
+    if (thrown instanceof OutliveError && thrown.code === ErrorCode.requestRefused)
+      return one.failed("refused", thrown, true);
+    if (thrown instanceof TerminalError) return one.failed("refused", thrown, true);
+    if (thrown instanceof OutliveError && thrown.code === ErrorCode.secretMissing)
+      return one.failed("refused", thrown, false);
+    if (thrown instanceof OutliveError) throw thrown;
+    return one.failed("refused", thrown as Error, false);
   }
 
   #rendered(contract: AnyRequest, input: never, attempt: RequestAttempt): Rendered | Promise<Rendered> {
@@ -216,11 +251,31 @@ export class RequestWorker {
     await attempt.step(sentMark(policy, attempt.attempt), () => ({ at, key: request.idempotencyKey }));
   }
 
-  #begin({ request: settings }: AnyRequest, attempt: RequestAttempt): Trip {
+  #begin(
+    one: OneRequest,
+    request: Rendered,
+    dispatcher: Dispatcher | null,
+    key: JobKey | null,
+    marked: boolean,
+  ): Ending | Promise<EndsWith> {
+    const { contract, attempt } = one;
+    if (attempt.abortedBy !== undefined && !marked) return one.interrupted(attempt.abortedBy, false);
+    if (isAfterDeath(attempt))
+      this.#sentAgain.report({
+        jobId: attempt.id,
+        kind: contract.name,
+        attempt: attempt.attempt,
+        host: request.url.host,
+      });
     const { clock } = this.#deps;
-    const startMono = clock.mono();
-    const deadlineMono = startMono + settings.timeouts.totalMs;
-    return { options: this.#options(settings, attempt), startMono, deadlineMono, sentAt: clock.now() };
+    const options = this.#options(contract.request, attempt);
+    const plan = { dispatcher, options, startMono: clock.mono(), sentAt: clock.now(), marked, key };
+    return new Trip(this, one, plan, { request, redirects: 0 });
+  }
+
+  /** Counts the connection that it is about to open. Connections that are shared are counted when they are opened. */
+  #opens({ request: { connection } }: AnyRequest): void {
+    if (opensItsOwn(connection)) this.#pacer.opened();
   }
 
   /** Null: what stands in for the network needs none. */
@@ -228,8 +283,17 @@ export class RequestWorker {
     return this.#deps.wire ? null : (this.#connections.made(connection) ?? this.#connections.of(connection));
   }
 
-  #send(dispatcher: Dispatcher | null, hop: Hop, trip: Trip, attempt: RequestAttempt): ReturnType<Wire> {
-    const { options, deadlineMono } = trip;
+  // ---- what its trips call
+
+  mono(): number {
+    return this.#deps.clock.mono();
+  }
+
+  send(trip: Trip): void {
+    const { one, plan, hop } = trip;
+    const { dispatcher, options } = plan;
+    const { attempt } = one;
+    const deadlineMono = plan.startMono + options.timeouts.totalMs;
     const sending =
       dispatcher === null
         ? this.#deps.wire!(hop, options, deadlineMono)
@@ -237,28 +301,17 @@ export class RequestWorker {
     // Not a function: its context, and with it the request, stayed until the next full collection.
     attempt.underWay = sending;
     if (attempt.abortedBy !== undefined) sending.abort("aborted", attempt.abortedBy);
-    return sending;
+    if (sending instanceof Sending) sending.tell(trip);
+    else void endOf(sending).then((end) => trip.ended(end));
   }
 
-  #ended(end: Answer | NoAnswer, { request, redirects }: Hop, { startMono, sentAt }: Trip): Ended {
-    return { end, redirects, request, sentAt, durationMs: Math.round(this.#deps.clock.mono() - startMono) };
-  }
-
-  /** The options are those of the kind, and the same object for all its requests, unless large answers go to blobs of their own. */
-  #options(settings: RequestSettings, attempt: RequestAttempt): SendOptions {
-    const known = this.#optionsOf.get(settings);
-    if (known) return known;
-    const { timeouts, maxResponse, blobMax, response, connection } = settings;
-    const ofKind = { timeouts, maxResponse, ignoreBody: response === "ignore", fresh: connection.fresh };
-    const store = this.#deps.blobs;
-    if (blobMax !== null && store !== null) return { ...ofKind, blobs: { store, key: blobKey(attempt), max: blobMax } };
-    const options = { ...ofKind, blobs: null };
-    this.#optionsOf.set(settings, options);
-    return options;
+  async caught({ one, plan }: Trip, thrown: unknown): Promise<EndsWith> {
+    if (plan.marked) throw thrown;
+    return this.#unsent(one, thrown);
   }
 
   /** An accepted answer is settled at once, unless its key has to know of it. */
-  #settle(one: OneRequest, ended: Ended, marked: boolean, key: JobKey | null): EndsWith | Promise<EndsWith> {
+  settle({ one, plan: { marked, key } }: Trip, ended: Ended): EndsWith | Promise<EndsWith> {
     const { end } = ended;
     if (end.is === "none" || key !== null || !one.contract.request.ok(end.status))
       return this.#settleOther(one, ended, marked, key);
@@ -266,13 +319,31 @@ export class RequestWorker {
     return this.#respond(one, ended);
   }
 
+  // ----
+
+  /** The options are those of the kind, and the same object for all its requests, unless large answers go to blobs of their own. */
+  #options(settings: RequestSettings, attempt: RequestAttempt): SendOptions {
+    const known = this.#optionsOf.get(settings);
+    if (known) return known;
+    const { timeouts, maxResponse, blobMax, response, connection, ok } = settings;
+    const ofKind = { timeouts, maxResponse, ignoreBody: response === "ignore", fresh: connection.fresh };
+    const store = this.#deps.blobs;
+    if (blobMax !== null && store !== null) {
+      const unused = Array.from({ length: unusedBlobs(attempt) }, (_, before) => blobKey(attempt, before + 1));
+      if (unused.length > 0) store.delete(unused).catch(() => {});
+      return { ...ofKind, blobs: { store, key: blobKey(attempt), max: blobMax, accepts: ok } };
+    }
+    const options = { ...ofKind, blobs: null };
+    this.#optionsOf.set(settings, options);
+    return options;
+  }
+
   /** With the body as its kind reads it, unless that does not fit its schema. */
   #respond(one: OneRequest, ended: Ended): EndsWith | Promise<EndsWith> {
-    const end = ended.end as Answer;
-    const answered = answeredBy(one.contract, end);
-    const respond = (it: Answered | Error): EndsWith =>
-      it instanceof Error ? one.failed("schema", it, true, end.status, shownBody(end)) : one.responded(ended, it);
-    return answered instanceof Promise ? answered.then(respond) : respond(answered);
+    const answered = answeredBy(one.contract, ended.end as Answer);
+    return answered instanceof Promise
+      ? answered.then((it) => one.respondedWith(ended, it))
+      : one.respondedWith(ended, answered);
   }
 
   async #settleOther(one: OneRequest, ended: Ended, marked: boolean, key: JobKey | null): Promise<EndsWith> {
@@ -304,11 +375,6 @@ export class RequestWorker {
     }
   }
 
-  #reportAgain({ contract, attempt }: OneRequest, { url: { host } }: Rendered): void {
-    const { id: jobId, attempt: number } = attempt;
-    this.#deps.events.emit("request.sentAgain", { jobId, kind: contract.name, attempt: number, host });
-  }
-
   #report({ contract, attempt }: OneRequest, { end, request, durationMs }: Ended): void {
     const { events } = this.#deps;
     if (!events.has("request.ended")) return;
@@ -324,7 +390,7 @@ export class RequestWorker {
     });
   }
 
-  #keyOf({ keysOf, request }: AnyRequest, stored: Json): JobKey | null {
+  #keyOf({ contract: { keysOf, request }, stored }: OneRequest): JobKey | null {
     return request.limit === null
       ? null
       : (keysOf?.(stored as never).find(({ limit }) => limit === request.limit) ?? null);
@@ -340,6 +406,18 @@ function opensItsOwn({ fresh, proxy }: ConnectionSettings): boolean {
   return fresh || proxy !== null;
 }
 
-function blobKey(attempt: RequestAttempt): string {
-  return `requests/${createHash("sha256").update(attempt.id).digest("hex").slice(0, 32)}/${attempt.attempt}`;
+const MAX_UNUSED = 100;
+
+/**
+ * How many attempts right before this one may have put an answer in a blob that nothing refers to: they died before their settlement, or are tried again.
+ * Counters begin again when a person retries a request that had ended, so none of these attempts was its end.
+ */
+function unusedBlobs({ attempt, job: { lastOutcome, counters } }: RequestAttempt): number {
+  const { errors, crashes, timeouts } = counters;
+  const wasTheEnd = RETRIED.includes(lastOutcome) && errors === 0;
+  return Math.min(attempt - 1, MAX_UNUSED, Math.max(errors + crashes + timeouts, wasTheEnd ? 0 : 1));
+}
+
+function blobKey({ id, attempt }: RequestAttempt, before = 0): string {
+  return `requests/${createHash("sha256").update(id).digest("hex").slice(0, 32)}/${attempt - before}`;
 }

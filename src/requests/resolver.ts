@@ -48,15 +48,17 @@ export class Resolver {
       if (v6.status === "fulfilled") for (const address of v6.value) found.push({ address, family: 6 });
       if (found.length > 0) return found;
     } finally {
-      this.#running--;
-      this.#waiting.shift()?.();
+      // The place goes to the next one, not to a call that comes before that one continues.
+      const next = this.#waiting.shift();
+      if (next) next();
+      else this.#running--;
     }
     return system(host);
   }
 
   async #turn(): Promise<void> {
-    if (this.#running >= AT_ONCE) await new Promise<void>((resolve) => this.#waiting.push(resolve));
-    this.#running++;
+    if (this.#running < AT_ONCE) this.#running++;
+    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
   }
 }
 

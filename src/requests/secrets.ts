@@ -53,11 +53,15 @@ export type SecretSource =
 
 /** How long a value is used before it is asked for again. */
 const KEPT_MS = 60_000;
+/** A call of the source that takes longer is not waited for by those who come then. */
+const SHARED_MS = 5_000;
 
 export class Secrets {
   readonly #source: SecretSource;
   readonly #mono: () => number;
   readonly #kept = new Map<string, { readonly value: string; readonly untilMono: number }>();
+  /** Many requests need the same value when its minute ends: its source is asked once, and again if it does not answer. */
+  readonly #asking = new Map<string, { readonly value: Promise<string>; readonly untilMono: number }>();
 
   constructor(source: SecretSource, mono: () => number) {
     this.#source = source;
@@ -67,9 +71,15 @@ export class Secrets {
   async value({ name, prefix }: Secret): Promise<string> {
     const kept = this.#kept.get(name);
     if (kept && kept.untilMono > this.#mono()) return prefix + kept.value;
-    const value = await this.#ask(name);
-    this.#kept.set(name, { value, untilMono: this.#mono() + KEPT_MS });
-    return prefix + value;
+    const known = this.#asking.get(name);
+    if (known && known.untilMono > this.#mono()) return prefix + (await known.value);
+    const asking = { value: this.#ask(name), untilMono: this.#mono() + SHARED_MS };
+    this.#asking.set(name, asking);
+    try {
+      return prefix + (await asking.value);
+    } finally {
+      if (this.#asking.get(name) === asking) this.#asking.delete(name);
+    }
   }
 
   async #ask(name: string): Promise<string> {
@@ -83,8 +93,10 @@ export class Secrets {
       // The cause may hold the value.
       throw missing(name, "its function failed");
     }
-    if (typeof value === "string" && value.length > 0) return value;
-    throw missing(name, value === undefined ? "open({ secrets }) has none of that name" : "its value is not a text");
+    if (typeof value !== "string" || value.length === 0)
+      throw missing(name, value === undefined ? "open({ secrets }) has none of that name" : "its value is not a text");
+    this.#kept.set(name, { value, untilMono: this.#mono() + KEPT_MS });
+    return value;
   }
 }
 

@@ -11,7 +11,8 @@ const TICK_MS = 100;
 const EMPTY = Buffer.alloc(0);
 /** Of a sending that has kept nothing: thousands wait for an answer without an array of their own. Never pushed to. */
 const NO_CHUNKS: Buffer[] = [];
-const RESET = { reset: true } as const;
+/** As if it were omitted: spreading it or not takes longer, and false would keep the connection of a HEAD. */
+const NOT_RESET = undefined as unknown as boolean;
 /** More informational answers than this are an attack. */
 const MAX_INFORMATIONAL = 20;
 
@@ -83,15 +84,19 @@ export class Sender {
   }
 }
 
+interface EndListener {
+  /** Must not throw: undici calls it. */
+  ended(end: Answer | NoAnswer): void;
+}
+
 export class Sending implements Dispatcher.DispatchHandler {
   readonly deadlineMono: number;
-  readonly ended: Promise<Answer | NoAnswer>;
   readonly #options: SendOptions;
   readonly #underWay: UnderWay;
   readonly #slot: number;
-  #resolve!: (end: Answer | NoAnswer) => void;
+  #listener: EndListener | undefined;
   #controller: Dispatcher.DispatchController | undefined;
-  #hasEnded = false;
+  #ending: Answer | NoAnswer | null = null;
   #sent = false;
   #informational = 0;
   #status: number | null = null;
@@ -99,13 +104,23 @@ export class Sending implements Dispatcher.DispatchHandler {
   #chunks: Buffer[] = NO_CHUNKS;
   #bytes = 0;
   #upload: BlobUpload | undefined;
+  #isCut = false;
 
   constructor(options: SendOptions, deadlineMono: number, underWay: UnderWay) {
     this.#options = options;
     this.deadlineMono = deadlineMono;
     this.#underWay = underWay;
     this.#slot = underWay.add(this);
-    this.ended = new Promise((resolve) => (this.#resolve = resolve));
+  }
+
+  get ended(): Promise<Answer | NoAnswer> {
+    return new Promise((resolve) => this.tell({ ended: resolve }));
+  }
+
+  /** Calls it when this has ended; at once if it has. */
+  tell(listener: EndListener): void {
+    if (this.#ending) listener.ended(this.#ending);
+    else this.#listener = listener;
   }
 
   start(dispatcher: Dispatcher, { method, headers, body }: Rendered, { origin, path }: Place): void {
@@ -120,7 +135,7 @@ export class Sending implements Dispatcher.DispatchHandler {
           body,
           headersTimeout: timeouts.headersMs,
           bodyTimeout: timeouts.bodyMs,
-          ...(fresh && RESET),
+          reset: fresh ? true : NOT_RESET,
         },
         this,
       );
@@ -131,7 +146,7 @@ export class Sending implements Dispatcher.DispatchHandler {
 
   /** Ends it now. What was sent stays sent. */
   abort(fault: "timeout" | "aborted", message: string): void {
-    if (this.#hasEnded) return;
+    if (this.#ending) return;
     this.#none(fault, message);
     this.#controller?.abort(new Error(message));
   }
@@ -141,12 +156,12 @@ export class Sending implements Dispatcher.DispatchHandler {
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller;
     // It ended while it waited for a connection: nothing goes out.
-    if (this.#hasEnded) return controller.abort(new Error("ended before it was sent"));
+    if (this.#ending) return controller.abort(new Error("ended before it was sent"));
     this.#sent = true;
   }
 
   onResponseStart(controller: Dispatcher.DispatchController, status: number, headers: Headers): void {
-    if (this.#hasEnded) return;
+    if (this.#ending) return;
     if (status < 200) {
       if (++this.#informational > MAX_INFORMATIONAL)
         this.#stop(controller, "network", "the server sends informational responses without end");
@@ -160,7 +175,7 @@ export class Sending implements Dispatcher.DispatchHandler {
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (this.#hasEnded) return;
+    if (this.#ending) return;
     const { ignoreBody, maxResponse, blobs } = this.#options;
     this.#bytes += chunk.length;
     if (this.#bytes > this.#limit)
@@ -170,9 +185,12 @@ export class Sending implements Dispatcher.DispatchHandler {
       if (!this.#upload.push(chunk)) controller.pause();
       return;
     }
+    const isLarge = this.#bytes > maxResponse && blobs !== null;
+    // No callback gets it, so nothing would delete its blob: what came so far is enough to be shown.
+    if (isLarge && !blobs.accepts(this.#status!)) return void (this.#isCut = true);
     if (this.#chunks === NO_CHUNKS) this.#chunks = [chunk];
     else this.#chunks.push(chunk);
-    if (this.#bytes <= maxResponse || blobs === null) return;
+    if (!isLarge) return;
     try {
       this.#upload = new BlobUpload(
         blobs.store,
@@ -192,14 +210,14 @@ export class Sending implements Dispatcher.DispatchHandler {
   }
 
   onResponseEnd(): void {
-    if (this.#hasEnded) return;
+    if (this.#ending) return;
     const isPlain = this.#upload === undefined && this.#headers["content-encoding"] === undefined;
     if (isPlain) this.#answered(this.#taken());
     else void this.#finish();
   }
 
   onResponseError(_: Dispatcher.DispatchController, error: Error): void {
-    if (this.#hasEnded) return;
+    if (this.#ending) return;
     const { code } = error as { code?: string };
     const isTimeout = code !== undefined && /TIMEOUT|ETIMEDOUT/.test(code);
     const isRefused =
@@ -239,7 +257,7 @@ export class Sending implements Dispatcher.DispatchHandler {
 
   async #whole(): Promise<Buffer> {
     const data = this.#taken();
-    if (this.#options.ignoreBody) return EMPTY;
+    if (this.#options.ignoreBody || this.#isCut) return EMPTY;
     return decoded(data, codingOf(header(this.#headers, "content-encoding")), this.#options.maxResponse);
   }
 
@@ -259,11 +277,11 @@ export class Sending implements Dispatcher.DispatchHandler {
   }
 
   #end(end: Answer | NoAnswer): void {
-    if (this.#hasEnded) return;
-    this.#hasEnded = true;
+    if (this.#ending) return;
+    this.#ending = end;
     this.#chunks = NO_CHUNKS;
     this.#underWay.remove(this.#slot);
-    this.#resolve(end);
+    this.#listener?.ended(end);
   }
 }
 

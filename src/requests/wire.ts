@@ -1,5 +1,6 @@
-// What stands between a request and the network, as types: the real sender (sender.ts), or canned answers in tests. Nothing here names undici, so that programs
+// What stands between a request and the network: the real sender (sender.ts), or canned answers in tests. Nothing here names undici, so that programs
 // without it compile.
+import { toStoredError } from "../job/errors.ts";
 import type { BlobBody, ResponseBlobs } from "./body.ts";
 import type { Timeouts } from "./contract.ts";
 import type { Hop } from "./redirects.ts";
@@ -48,6 +49,8 @@ export interface SendOptions {
     readonly key: string;
     /** The maximum size there, in bytes. */
     readonly max: number;
+    /** Whether a response with this status is kept. */
+    readonly accepts: (status: number) => boolean;
   } | null;
   /** Whether it needs a new connection. */
   readonly fresh: boolean;
@@ -64,3 +67,11 @@ export type Wire = (
   /** Ends it now. What was sent stays sent. */
   abort(fault: "timeout" | "aborted", message: string): void;
 };
+
+/** How it ended. One that rejects all the same must not end the process, and says nothing about whether the request was sent. */
+export function endOf({ ended }: Pick<ReturnType<Wire>, "ended">): Promise<Answer | NoAnswer> {
+  return ended.catch((thrown: unknown) => {
+    const { message } = toStoredError(thrown);
+    return { is: "none", sent: true, fault: "network", message, status: null };
+  });
+}

@@ -6,20 +6,23 @@
 import type { AuditEntry } from "../job/audit.ts";
 import type { BatchDraft, BatchRow, BatchState, BlockDraft, FailedRow } from "../job/batches.ts";
 import type { StoredError } from "../job/errors.ts";
-import type { JobDraft } from "../job/job.ts";
+import type { JobDraft, JobState } from "../job/job.ts";
 
 export interface Batches {
   /** One transaction: adds the batch as open, or returns the one of its kind that has the same key. */
   open(draft: BatchDraft, entry?: AuditEntry): Promise<OpenedBatch>;
 
   /**
-   * One transaction: adds these blocks if the batch is open and in this round. A number that is there already adds nothing. Rejected rows count as
-   * failed at once. Resolves when durable. `asNext`: the blocks are new ones that come right after those that are there; if another submitter was
+   * One transaction: adds these blocks if the batch is in this round and takes them (`takesBlocks`). A number that is there already adds nothing.
+   * Rejected rows count as failed at once. Resolves when durable. `asNext`: the blocks are new ones that come right after those that are there; if another submitter was
    * quicker, they are not added and the answer says where the next block begins.
    */
   append(batch: string, round: number, blocks: readonly BlockDraft[], asNext?: boolean): Promise<AppendAnswer>;
 
-  /** One transaction: an open batch is sealed and, if it was held, released. Any other state is returned as it is. */
+  /**
+   * One transaction: an open batch is sealed and, if it was held, released. One that is aborted while its round is filled (`isFilling`) stays aborting, and
+   * has all of its rows from now on. Any other state is returned as it is.
+   */
   seal(batch: string, round: number, entry?: AuditEntry): Promise<BatchState | "missing">;
 
   /** One transaction: an open or sealed batch is aborting from now on. Any other state is returned as it is. */
@@ -49,14 +52,17 @@ export interface Batches {
   /** Blocks of one round with rows that failed or were quarantined, in their order, at most `limit`. */
   failures(batch: string, round: number, after: number | null, limit: number): Promise<readonly FailedBlock[]>;
 
+  /** All blocks of one round, in their order, at most `limit`. */
+  blocks(batch: string, round: number, after: number | null, limit: number): Promise<readonly KeptBlock[]>;
+
   /** What rows of one round wrote to a file, of at most `limit` blocks in the order of their numbers. `after`: the `next` of the page before. */
   outputs(batch: string, round: number, file: string, after: number | null, limit: number): Promise<OutputPage>;
 
   /** The names of the files that rows wrote to. */
   outputFiles(batch: string): Promise<readonly string[]>;
 
-  /** Keeps what the outputs were assembled to, as JSON text. */
-  setOutputs(batch: string, outputs: string): Promise<void>;
+  /** Keeps what the outputs were assembled to, as JSON text, if the batch is still in this round. */
+  setOutputs(batch: string, round: number, outputs: string): Promise<void>;
 
   /** One transaction: a batch that has ended, in this round, is open again in the next one, and the draft is enqueued. Returns whether it did. */
   reopen(batch: string, round: number, draft: JobDraft, entry?: AuditEntry): Promise<boolean>;
@@ -109,6 +115,19 @@ export interface FailedBlock {
     readonly marks: string;
     readonly error: StoredError | null;
     readonly as: FailedRow["as"];
+  } | null;
+}
+
+/** What is known of the rows of one block. */
+export interface KeptBlock extends Pick<FailedBlock, "number" | "rows"> {
+  /** Null: it has none, because none of its rows fits the schema. */
+  readonly job: {
+    readonly state: JobState;
+    /** Its input (`decodeBlock`). */
+    readonly input: string;
+    /** As in `ClaimedBlock`. */
+    readonly marks: string;
+    readonly error: StoredError | null;
   } | null;
 }
 

@@ -83,8 +83,13 @@ export interface Consumer {
   readonly kind: string;
   /** How many deliveries may be unacknowledged at once. */
   readonly prefetch: number;
-  /** For this long a message that was delivered before waits for what comes from other queues. Default: by how often that was. */
-  readonly restMs?: number;
+  /** Its messages are taken one at a time, each when it can be handled at once. Default: the broker brings as many as `prefetch` allows. */
+  readonly pulls?: {
+    /** For this long after the start nothing is taken: what comes from other queues goes first. */
+    readonly restMs: number;
+    /** Takes and handles one when the process has nothing else that might end it. Null: it was called off before. */
+    whenFree<T>(work: () => Promise<T>): Promise<T | null>;
+  };
   /** What came together, so that it can share a transaction. Says what becomes of each; if it rejects, all are requeued after a pause. */
   handle(deliveries: readonly Delivery[]): Promise<readonly Verdict[]>;
 }
@@ -103,6 +108,8 @@ export interface ConsumedQueue {
   readonly queue: string;
   /** The kind of the jobs. */
   readonly kind: NamedKind;
+  /** How many of its messages one process holds. */
+  readonly prefetch: number;
 }
 
 /** A message broker. Made by `rabbitmq()`. */

@@ -175,6 +175,7 @@ export const VERBS: Readonly<Record<Verb, VerbFacts>> = {
     writes: "work",
     wakes: (_: unknown, ended: boolean) => ended,
   },
+  "batches.blocks": { doing: (batch: string) => `reading the rows of batch ${batch}` },
   "batches.failures": { doing: (batch: string) => `reading the failed rows of batch ${batch}` },
   "batches.outputs": { doing: (batch: string) => `reading the outputs of batch ${batch}` },
   "batches.outputFiles": { doing: (batch: string) => `listing the outputs of batch ${batch}` },

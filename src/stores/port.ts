@@ -10,6 +10,7 @@ import type { ClaimedJob, Counters, Enqueued, JobDraft, JobState, KindSettings }
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { JobKey } from "../job/limits.ts";
 import { afterChange, type Change, type CrashDecision, type JobView } from "../job/transitions.ts";
+import { shownWait } from "../job/waits.ts";
 import type { ConfirmedTime } from "../recovery/confirmed-time.ts";
 import type { Batches } from "./batches.ts";
 import type { Schedules } from "./schedules.ts";
@@ -42,8 +43,11 @@ export interface Store<Tx = unknown> {
   /** Writes or replaces the settings of these kinds, in one transaction. */
   declare(kinds: readonly KindSettings[]): Promise<void>;
 
-  /** One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. */
-  enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]>;
+  /**
+   * One transaction. A known id, or a dedupe key held by an unfinished job of the kind, adds nothing and says `created: false`. Resolves when durable. `call`: the
+   * drafts are one batch of several. If one is not stored, those of the same call that were handed over later are not either, except what was on its way to Redis.
+   */
+  enqueue(drafts: readonly JobDraft[], call?: object): Promise<readonly Enqueued[]>;
 
   /**
    * Writes the worker's row as live and returns the epoch under which it claims, and the store's clock. The liveness lock is held already. A
@@ -131,7 +135,7 @@ export type Wakeup = "wake" | "proof";
 
 /** What waits in the store, as far as the process that polls for all has to know. */
 export interface Pending {
-  /** A worker's turn may find something to do now. True at the latest a second after it is so. */
+  /** A worker's turn may find something to do now, or the store could not find out in time. True at the latest a second after it is so, or ten seconds where polls take long. */
   readonly now: boolean;
   /** In how many ms that may change by time alone; null: nothing is known to come. */
   readonly nextInMs: number | null;
@@ -149,6 +153,8 @@ export interface Beat {
   readonly confirmed?: ConfirmedTime;
   /** Kept in the worker's row and shown by its incident ("killed itself: job 7 was overdue and the loop blocked"). */
   readonly lastWord?: string;
+  /** It may poll, for this many ms at most: the sign of life is never later than that because of it. Absent: it does not poll. */
+  readonly pollMs?: number;
   /** Asks for the leases that it holds, too: their summary was not what the worker expected. */
   readonly leases?: boolean;
 }
@@ -168,6 +174,8 @@ export interface BeatAnswer {
   readonly overdueJobId: string | null;
   /** The version of the schema in the store now: greater than our own after a deploy elsewhere. */
   readonly schemaVersion: number;
+  /** What a poll of this worker may find, if it may poll: jobs of all kinds, paused or not. Absent: it holds jobs, or the turns of this store are its polls. */
+  readonly pending?: Pending;
 }
 
 /** A job that the store says a worker owns. */
@@ -307,6 +315,8 @@ export interface RoomOfKind {
   readonly shares?: boolean;
   /** Its jobs may be claimed ahead; `room` does not limit those. */
   readonly ahead?: boolean;
+  /** Its keys take turns. Given only next to `ahead`. */
+  readonly fair?: boolean;
 }
 
 export const NO_ROOM: Room = { total: 0, kinds: [] };
@@ -478,7 +488,14 @@ export interface RecoveredJob {
 /** Null: the job was not this recovery's to deal with. */
 export function recoveredJob({ job, alone, decision, change, error }: Verdict, taken: Taken): RecoveredJob | null {
   const { id: jobId, kind, counters, fence, lastStep } = job;
-  const of = { jobId, kind: kind.name, limit: kind.limits.crashes, fence, lastStep, alone };
+  const of = {
+    jobId,
+    kind: kind.name,
+    limit: kind.limits.crashes,
+    fence,
+    lastStep: lastStep === null ? null : shownWait(lastStep),
+    alone,
+  };
   if (change === null) return { ...of, decision, counters, success: false, error };
   if (taken === "moved" || taken === "locked") return null;
   if (typeof taken === "object") return { ...of, decision: "none", counters, success: false, error: taken.refused };

@@ -17,7 +17,8 @@ import {
   OUTCOMES,
 } from "../job/job.ts";
 import { HASH, type Lease } from "../job/lease.ts";
-import type { JobOutcome } from "../job/waits.ts";
+import { type JobOutcome, shownWait } from "../job/waits.ts";
+import type { KeptBlock } from "./batches.ts";
 import { type ConfirmedTime, overdueBy } from "../recovery/confirmed-time.ts";
 import type { Incident, IncidentJob, IncidentSummary } from "../recovery/incident.ts";
 import type { HeldJob, KindCounts } from "./port.ts";
@@ -245,7 +246,7 @@ export function jobInfo(row: JobColumns): JobInfo {
     error: row.error === null ? null : storedError(row.error),
     cancelRequested: Boolean(row.cancel_requested),
     parent: row.parent,
-    waitsAt: waits ? row.wait_step : null,
+    waitsAt: waits && row.wait_step !== null ? shownWait(row.wait_step) : null,
     ...keysOf(row),
     ...(row.expires_at !== null && { expiresAt: row.expires_at }),
     ...(row.latest_at !== null && { latestAt: row.latest_at }),
@@ -546,4 +547,9 @@ function incidentJob(row: IncidentJobColumns): IncidentJob {
     error: row.error,
     resumedAt: row.resumed_at,
   };
+}
+
+/** The job of a block, for those that list the rows of a batch. */
+export function keptJob(state: number, input: string, marks: string, error: string | null): KeptBlock["job"] {
+  return { state: JOB_STATES[state]!, input, marks, error: error === null ? null : storedError(error) };
 }

@@ -14,6 +14,8 @@ export interface Logger {
   warn(message: string, data?: object): void;
   /** Writes something that failed. */
   error(message: string, data?: object): void;
+  /** Writes what happens for each part of a collection. Default: nothing of it is written. */
+  debug?(message: string, data?: object): void;
 }
 
 /**
@@ -32,7 +34,16 @@ function safeLine(message: string): string {
 
 /** Without a logger of the program: `console`, and no routine lines. */
 export function attachLog(bus: EventBus, logger: Logger | undefined): () => void {
-  return bus.onAny((event) => logEvent(logger ?? consoleLogger, event, logger !== undefined));
+  const offs = [bus.onAny((event) => logEvent(logger ?? consoleLogger, event, logger !== undefined))];
+  // `console` writes debug lines to stdout whatever was asked for.
+  if (logger?.debug && (logger as unknown) !== console)
+    offs.push(
+      bus.on("part.accepted", (event) => {
+        const { ordinal, series, collection, bytes } = event;
+        logger.debug!(`part ${ordinal} of ${series} of collection ${collection} was accepted: ${bytes} bytes`, event);
+      }),
+    );
+  return () => offs.forEach((off) => off());
 }
 
 /** `routine`: also what happens at every clean start. */
@@ -44,7 +55,7 @@ export function logEvent(logger: Logger, event: EngineEvent, routine: boolean): 
 }
 
 interface Line {
-  readonly level: keyof Logger;
+  readonly level: "info" | "warn" | "error";
   readonly text: string;
   readonly routine?: boolean;
 }
@@ -82,7 +93,7 @@ function lineOf(event: EngineEvent): Line | null {
     case "request.sentAgain":
       return {
         level: "info",
-        text: `request ${event.jobId} (${event.kind}) is sent again to ${event.host} by attempt ${event.attempt}: the worker of the previous attempt died or lost contact`,
+        text: `request ${event.jobId} (${event.kind}) is sent again to ${event.host} by attempt ${event.attempt}: ${event.worker === null ? "the worker of the previous attempt" : `worker ${event.worker}`} died or lost contact`,
       };
     case "request.disabled":
       return {

@@ -190,7 +190,7 @@ function requests(on: On, counter: MakeCounter): (() => void)[] {
   );
   const recovered = counter(
     "outlive_requests_recovered_total",
-    "Requests in flight when their worker died, by what was decided",
+    "Requests in flight when their worker died, by what was decided; failed: they could not be requeued yet",
     "kind",
     "decision",
   );
@@ -207,8 +207,9 @@ function requests(on: On, counter: MakeCounter): (() => void)[] {
         class: status === null ? (fault ?? "none") : `${Math.floor(status / 100)}xx`,
       }),
     ),
-    on("job.recovered", ({ kind, decision, success }) => {
-      if (success && REQUEST_DECISIONS.includes(decision)) recovered.inc({ kind, decision });
+    on("job.recovered", ({ kind, decision, success, isRequest }) => {
+      if (isRequest && !success) recovered.inc({ kind, decision: "failed" });
+      else if (REQUEST_DECISIONS.includes(decision)) recovered.inc({ kind, decision });
     }),
   ];
 }

@@ -1,5 +1,5 @@
 // Canned answers in place of the network, for tests of programs with requests: nothing is sent, and everything else is real.
-import { ErrorCode, OutliveError } from "../job/errors.ts";
+import { ErrorCode, OutliveError, toStoredError } from "../job/errors.ts";
 import type { Wire } from "../engine/request.ts";
 
 /** What comes back. A text, an object (as JSON), a status, all of these, or an error of the network before or after sending. */
@@ -68,7 +68,7 @@ export function answers(
   const network: Wire = ({ request: { method, url, headers, body } }) => {
     const request = { method, url: url.href, headers, body: body?.toString() ?? "" };
     sent.push(request);
-    return { ended: Promise.resolve().then(() => endOf(answerTo(request))), abort: () => {} };
+    return { ended: Promise.resolve(request).then(answerTo).then(endOf).catch(refused), abort: () => {} };
   };
   return { network, sent };
 }
@@ -78,7 +78,14 @@ function matches(pattern: string, text: string): boolean {
   return new RegExp(`^${parts.join(".*")}$`).test(text);
 }
 
-function endOf(answer: CannedAnswer): Awaited<ReturnType<Wire>["ended"]> {
+type End = Awaited<ReturnType<Wire>["ended"]>;
+
+/** Nothing matches, or the function of the test threw: nothing was sent, and sending it again changes nothing. */
+function refused(thrown: unknown): End {
+  return { is: "none", sent: false, fault: "refused", message: toStoredError(thrown).message, status: null };
+}
+
+function endOf(answer: CannedAnswer): End {
   if (typeof answer === "object" && "error" in answer) {
     const sent = answer.error === "cut";
     return { is: "none", sent, fault: "network", message: `canned: ${answer.error}`, status: null };

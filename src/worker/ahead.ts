@@ -15,10 +15,11 @@ const MAX_BYTES = 4 * 2 ** 20;
 const WEIGHT = 0.3;
 
 /** Whether jobs of a kind may wait: a death costs them nothing, and nothing else counts on when they start. */
-export function mayWait({ onCrash, keyed = [], fair = false }: KindSettings): boolean {
-  // A limit of how many run counts a job from its admission on, so that one that waits here is counted already. The starts of a rate are counted by claims.
+export function mayWait({ onCrash, keyed = [] }: KindSettings): boolean {
+  // A limit of how many run counts a job from its admission on, so that one that waits here is counted already. The starts of a rate are counted by claims. Of
+  // kinds whose keys take turns stores claim nothing ahead while a job waits for its turn.
   const isRated = keyed.some(({ intervalMs }) => intervalMs !== null);
-  return (onCrash === "retry" || onCrash === "requeue") && !isRated && !fair;
+  return (onCrash === "retry" || onCrash === "requeue") && !isRated;
 }
 
 export class Ahead {

@@ -4,11 +4,12 @@ import { bothEnds, NO_ENDS, type RowEnds } from "../job/batches.ts";
 import { EndsWith, type RunnableKind } from "../job/contract.ts";
 import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, Interruption, type InterruptionReason, OutliveError, toStoredError } from "../job/errors.ts";
-import type { ClaimedJob } from "../job/job.ts";
+import type { ClaimedJob, JobId } from "../job/job.ts";
 import { decodeJson, encodeJson, type Json } from "../job/json.ts";
 import { SCHEDULED } from "../job/schedules.ts";
 import type { Duration } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
+import { waitMismatch } from "../job/waits.ts";
 import type { AttemptWrite, Stale } from "../stores/port.ts";
 import { changeOfGivenUp, changeOfThrown, troubleOfStore } from "./attempt-end.ts";
 import { afterEnd, type Applied, Calls, commitWaited, reportStale, staleError, twoCommits } from "./calls.ts";
@@ -70,6 +71,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   ended = false;
   pendingRows: (() => RowEnds | null) | null = null;
   underWay: RequestAttempt["underWay"] = null;
+  failsWith: Error | undefined;
   scheduled: Scheduled | undefined;
   /** Commits of single rows that are under way. */
   #rowCommits: Set<CommitControl> | undefined;
@@ -205,8 +207,14 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
   #returned(value: unknown): void {
     if (this.#settling) return;
+    if (this.failsWith) return this.#threw(this.failsWith);
     this.#madeCalls?.dropWait();
     if (value instanceof EndsWith) return this.#end(value.change);
+    try {
+      this.#assertNoMissedWait();
+    } catch (thrown) {
+      return this.#threw(thrown);
+    }
     const { checkResult } = this.kind;
     if (!checkResult) return this.#succeeded(value);
     let checked: unknown;
@@ -222,6 +230,12 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     );
   }
 
+  /** A handler that succeeds without coming to the wait from which it was woken is another one than that which began the wait. */
+  #assertNoMissedWait(): void {
+    const missed = this.job.wait ? this.#made().missedWait : null;
+    if (missed !== null) throw waitMismatch(this.id, missed, null);
+  }
+
   #succeeded(value: unknown): void {
     if (this.#settling) return;
     let result: string | null = null;
@@ -233,9 +247,10 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     this.#end(transitions.succeed(transitions.runningView(this.job), result));
   }
 
-  #threw(thrown: unknown): void {
+  #threw(own: unknown): void {
     if (this.#settling) return;
     this.#madeCalls?.dropWait();
+    const thrown = this.failsWith ?? own;
     const change = changeOfThrown(this, thrown, this.#context.random);
     if (change.name === "release" && troubleOfStore(thrown))
       this.#context.events.emit("store.failed", {
@@ -397,11 +412,15 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     return this.#made().watched("log", (calls) => calls.log(message));
   }
 
-  readonly enqueue: RunEnqueue = (kind, input, options) =>
-    this.#made().watched("enqueue", (calls) => calls.enqueue(kind, input, options));
+  // Made when they are asked for: most handlers use neither, and a handler may take them out of `run`.
+  get enqueue(): RunEnqueue {
+    return (kind, input, options) => this.#made().watched("enqueue", (calls) => calls.enqueue(kind, input, options));
+  }
 
-  readonly enqueueMany: RunEnqueueMany = (kind, inputs, options) =>
-    this.#made().watched("enqueue", (calls) => calls.enqueueMany(kind, inputs, options));
+  get enqueueMany(): RunEnqueueMany {
+    return (kind, inputs, options) =>
+      this.#made().watched("enqueue", (calls) => calls.enqueueMany(kind, inputs, options));
+  }
 
   holdOff(limit: string, duration: Duration): Promise<void> {
     return this.#made().watched("holdOff", (calls) => calls.holdOff(limit, duration));
@@ -430,12 +449,12 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     return this.#made().waitForSignal(name, options);
   }
 
-  wait<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]> {
+  wait<R = Json>(ids: readonly JobId<R>[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]> {
     return this.#made().wait(ids, options);
   }
 
-  async results<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly R[]> {
-    return resultsOf(this.id, await this.wait<R>(ids, options));
+  async results<R = Json>(ids: readonly JobId<R>[], options?: WaitOptions): Promise<readonly R[]> {
+    return resultsOf(this.id, await this.wait(ids, options));
   }
 
   heartbeat(): Promise<void> {
@@ -458,7 +477,8 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
   #endWaiting(): void {
     const begun = this.#madeCalls?.begunWait;
-    if (begun) this.#end(transitions.wait(transitions.runningView(this.job), begun));
+    if (begun && this.failsWith) this.#threw(this.failsWith);
+    else if (begun) this.#end(transitions.wait(transitions.runningView(this.job), begun));
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
@@ -467,9 +487,11 @@ export class Attempt implements BlockAttempt, RequestAttempt {
 
   async #commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
     this.#assertOurs();
+    if (this.failsWith) throw this.failsWith;
     const { store, clock, assertKnown = () => {} } = this.#context;
     const transactions = transactionsFor(store, form, `Job ${this.id} called commit`);
     if (this.#settling || this.slot < 0) throw twoCommits(this.id, this.attempt);
+    this.#assertNoMissedWait();
     const succeeded = transitions.succeed(transitions.runningView(this.job), null);
     const change = this.pendingRows ? withRows(succeeded, this.pendingRows()) : succeeded;
     const encode = (value: unknown): string | null =>
@@ -598,8 +620,10 @@ function mayBeScheduled(jobId: string): boolean {
   return jobId.length === 32 && jobId.startsWith(SCHEDULED);
 }
 
-function isThenable(value: unknown): value is PromiseLike<unknown> {
-  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+/** What `await` would wait for: promises of any library, and queries that begin only when their `then` is called. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  const mayBe = typeof value === "object" || typeof value === "function";
+  return mayBe && typeof (value as { then?: unknown } | null)?.then === "function";
 }
 
 /** The store failed before the handler was called: the attempt costs nothing. */

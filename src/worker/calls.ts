@@ -67,6 +67,11 @@ export class Calls {
     return this.#underWay === 0 ? (this.#waits?.begun ?? null) : null;
   }
 
+  /** The wait from which the job was woken and to which the handler has not come; null: there is none. */
+  get missedWait(): string | null {
+    return this.#waits ? this.#waits.missed : (this.#attempt.job.wait?.step ?? null);
+  }
+
   /** The handler ended first: it did not await its wait. */
   dropWait(): void {
     this.#waits?.drop();

@@ -266,7 +266,7 @@ export class Slots {
       return this.#open;
     }
     const inFlight = this.#unlimited ? this.#running : new Map(this.#running);
-    if (!this.#unlimited) for (const { lease } of ending) inFlight.set(lease.kind, inFlight.get(lease.kind)! - 1);
+    if (!this.#unlimited) for (const [kind, count] of countsOf(ending)) inFlight.set(kind, inFlight.get(kind)! - count);
     const { perKind, others = Number.POSITIVE_INFINITY } = this.#concurrency;
     const unnamed = this.#kinds.filter((kind) => !perKind.has(kind));
     const ofOthers = this.#unlimited ? 0 : unnamed.reduce((sum, kind) => sum + (inFlight.get(kind) ?? 0), 0);
@@ -291,6 +291,15 @@ export class Slots {
   /** Whether one turn may settle many of this kind, because many are in flight. */
   gathers(kind: string): boolean {
     return this.#concurrency.gathered?.has(kind) === true;
+  }
+}
+
+/** Stretches of one kind: most turns settle one, and asking a map for each job took longer than the rest of the room. */
+function* countsOf(ending: readonly { readonly lease: { readonly kind: string } }[]): Iterable<[string, number]> {
+  for (let from = 0, to = 0; from < ending.length; from = to) {
+    const { kind } = ending[from]!.lease;
+    while (ending[to]?.lease.kind === kind) to++;
+    yield [kind, to - from];
   }
 }
 

@@ -199,6 +199,7 @@ export class WorkerLife implements LoopOwner {
   #beaten(sentAtMono: number, answer: BeatAnswer): void {
     this.#trust.beaten(sentAtMono);
     this.lastBeat = { atMono: sentAtMono, held: answer.held.count };
+    if (answer.pending) this.loop.polled(sentAtMono, answer.pending);
     this.loop.compare(answer, sentAtMono);
   }
 

@@ -8,7 +8,16 @@ import { AheadCells, MAX_WAIT_MS } from "../recovery/ahead-cells.ts";
 import type { HeldSummary, Lease } from "../job/lease.ts";
 import type { CallOff } from "../job/time.ts";
 import * as transitions from "../job/transitions.ts";
-import type { BeatAnswer, CorruptJob, HeldLease, Room, Settlement, Wakeup } from "../stores/port.ts";
+import type {
+  BeatAnswer,
+  CorruptJob,
+  HeldLease,
+  Pending,
+  Room,
+  RoomOfKind,
+  Settlement,
+  Wakeup,
+} from "../stores/port.ts";
 import { Ahead, MAX_AHEAD, mayWait } from "./ahead.ts";
 import type { Attempt } from "./attempt.ts";
 import { type Concurrency, Executor, type ExecutorOwner, Slots, Suspects } from "./executor.ts";
@@ -64,6 +73,8 @@ const MEASURED = 8;
 const OPENING_MS = 5;
 /** How long the end of a request waits for others to be settled with, at most. */
 const GATHER_MS = 8;
+/** Where heartbeats poll, how long a worker waits for the next one before it polls itself. */
+const BEAT_LATE_MS = 1_000;
 /** As many as one turn claims: with fewer, the rest of what is in flight would have turns of its own. */
 const MAX_GATHERED = MAX_PER_TURN;
 
@@ -85,6 +96,7 @@ export class Loop implements ExecutorOwner {
   readonly #ahead: Ahead;
   /** Kinds whose jobs may wait for a slot. */
   readonly #mayWait: ReadonlySet<string>;
+  readonly #fair: ReadonlySet<string>;
   #everyAhead: MarkedKinds | null = null;
   /** A claimed job is started, and others of its turn come next. */
   #starting = false;
@@ -103,6 +115,11 @@ export class Loop implements ExecutorOwner {
   #epoch: number | undefined;
   /** The next poll. */
   #timer: CallOff | undefined;
+  /** Nothing is known to come by time alone, as of the latest turn, and when that had ended. */
+  #expectsNothing = false;
+  #turnedMono = Number.NEGATIVE_INFINITY;
+  /** When the latest heartbeat that polled was sent. */
+  #polledMono = Number.NEGATIVE_INFINITY;
   /** Kinds whose jobs begin a few at a time. */
   readonly #opening: ReadonlyMap<string, () => boolean>;
   /** When it claims more of those; undefined: nothing of them has yet to begin. */
@@ -135,6 +152,7 @@ export class Loop implements ExecutorOwner {
     const { perKind, others } = options.concurrency;
     const limited = (kind: string): boolean => perKind.has(kind) || others !== undefined;
     this.#mayWait = new Set(kinds.filter((kind) => mayWait(kind) && !limited(kind.name)).map(({ name }) => name));
+    this.#fair = new Set(kinds.filter(({ fair }) => fair).map(({ name }) => name));
     this.#slots = new Slots(options.concurrency, [...context.kinds.keys()]);
     this.#opening = new Map(
       [...context.kinds].flatMap(([kind, { isOpening }]) => (isOpening ? [[kind, isOpening]] : [])),
@@ -144,6 +162,11 @@ export class Loop implements ExecutorOwner {
 
   get heldCount(): number {
     return this.#executor.heldCount;
+  }
+
+  /** Of those, how many have ended. */
+  get unsettledCount(): number {
+    return this.#finished.length + this.#inTurn;
   }
 
   heldJobs(): readonly ClaimedJob[] {
@@ -331,7 +354,7 @@ export class Loop implements ExecutorOwner {
 
   /** Jobs whose handlers are at work. */
   get #running(): number {
-    return this.#executor.heldCount - this.#ahead.size - this.#finished.length - this.#inTurn;
+    return this.#executor.heldCount - this.#ahead.size - this.unsettledCount;
   }
 
   /** Whether one more may start: a slot is free, and a crash would not run too many again that have ended. */
@@ -478,7 +501,9 @@ export class Loop implements ExecutorOwner {
     const { version } = this.#ahead;
     if (before?.version === version) return before;
     const waits = (kind: string): boolean => this.#mayWait.has(kind) && this.#ahead.isFast(kind);
-    return { version, kinds: kinds.map((one) => (waits(one.kind) ? { ...one, ahead: true } : one)) };
+    const marked = (one: RoomOfKind): RoomOfKind =>
+      waits(one.kind) ? { ...one, ahead: true, ...(this.#fair.has(one.kind) && { fair: true }) } : one;
+    return { version, kinds: kinds.map(marked) };
   }
 
   /** Those that may not wait start at once: slots are free for them. The others start as long as slots are free, for a while. */
@@ -537,7 +562,29 @@ export class Loop implements ExecutorOwner {
   #sleep(nextDueInMs: number | null): void {
     if (this.#claims === "off" || this.#timer) return;
     const { everyMs } = this.pace;
-    this.#sleepUntil(this.#context.clock.mono() + Math.max(1, Math.min(everyMs, nextDueInMs ?? everyMs)));
+    this.#turnedMono = this.#context.clock.mono();
+    this.#expectsNothing = nextDueInMs === null || nextDueInMs >= everyMs;
+    this.#sleepUntil(this.#turnedMono + Math.max(1, Math.min(everyMs, nextDueInMs ?? everyMs)));
+  }
+
+  /**
+   * A heartbeat has polled. It takes the place of a poll that the latest turn has not set for a reason of its own, if it was sent after that turn. While such
+   * heartbeats are as frequent as polls, the worker polls itself only if one does not come. What the latest turn has not found, because it is paused or of other
+   * kinds, leads to a turn no sooner than a poll would.
+   */
+  polled(askedAtMono: number, { now, nextInMs }: Pending): void {
+    if (this.#claims !== "on") return;
+    const { everyMs } = this.pace;
+    const isFrequent = askedAtMono - this.#polledMono <= everyMs + BEAT_LATE_MS;
+    this.#polledMono = askedAtMono;
+    if (!this.#timer) return;
+    const againMono = this.#turnedMono + everyMs;
+    if (now && this.#context.clock.mono() >= againMono) return this.wake();
+    // One that was sent before a turn had ended knows less than that turn, but the next one comes before the next poll.
+    if (!this.#expectsNothing || (!isFrequent && askedAtMono < this.#turnedMono)) return;
+    const inMs = isFrequent ? everyMs + BEAT_LATE_MS : everyMs;
+    this.#timer();
+    this.#sleepUntil(now ? againMono : askedAtMono + Math.max(1, Math.min(inMs, nextInMs ?? inMs)));
   }
 
   /** Proofs that wake-ups arrive may end meanwhile: then it polls at once. */

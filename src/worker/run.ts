@@ -3,7 +3,7 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { RowEnds } from "../job/batches.ts";
 import { ErrorCode, type InterruptionReason, OutliveError, type StoredError } from "../job/errors.ts";
-import type { ClaimedJob, Enqueued, Outcome } from "../job/job.ts";
+import type { ClaimedJob, Enqueued, JobId, Outcome } from "../job/job.ts";
 import type { Json, JsonOf, ResultOf } from "../job/json.ts";
 import type { Duration } from "../job/time.ts";
 import type { JobOutcome } from "../job/waits.ts";
@@ -63,9 +63,9 @@ export interface Run {
   readonly enqueue: RunEnqueue;
   /** Enqueues many jobs of one kind, 1,000 in each transaction. Returns their ids, in the order of the inputs. */
   readonly enqueueMany: RunEnqueueMany;
-  /** No job with this job's key of the limit starts for this long, for instance because the other side asked for a pause. No attempt is counted; running jobs continue. */
+  /** No job with this job's key of the limit is admitted for this long, for instance because the other side asked for a pause. No attempt is counted; running jobs, and those that were admitted before, continue. */
   holdOff(limit: string, duration: Duration): Promise<void>;
-  /** A `fetch` whose calls are steps of this job, named by their order: a later attempt gets the kept response. For SDKs that take one. Needs the package `undici`. */
+  /** A `fetch` whose calls are steps of this job, known by method, URL and body: a later attempt gets the kept response. For SDKs that take one. Needs the package `undici`. */
   fetch(options: FetchOptions): typeof fetch;
   /** Ends the attempt; a new one continues after this long. Meanwhile the job needs no slot, timer or memory. Costs no attempt. */
   sleep(duration: Duration, options?: SleepOptions): Promise<void>;
@@ -74,9 +74,9 @@ export interface Run {
   /** Waits, without a slot, for a signal sent by `engine.signal`, also one that was sent before. Each signal is read once. Null: `timeout` has passed. */
   waitForSignal<T = Json>(name: string, options?: SignalOptions<T>): Promise<T | null>;
   /** Waits, without a slot, until all these jobs have ended, however they ended, or `timeout` has passed. */
-  wait<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]>;
+  wait<R = Json>(ids: readonly JobId<R>[], options?: WaitOptions): Promise<readonly AwaitedJob<R>[]>;
   /** As `wait`, and returns the results. Throws CHILD_FAILED if one of the jobs did not succeed. */
-  results<R = Json>(ids: readonly string[], options?: WaitOptions): Promise<readonly R[]>;
+  results<R = Json>(ids: readonly JobId<R>[], options?: WaitOptions): Promise<readonly R[]>;
   /** Ends the job successfully in the same database transaction as your own writes. Its return value is the job's result. */
   commit<Tx, T>(form: CommitForm<Tx, "sync">, body: (tx: Tx) => CommittedResult<T>): Promise<T>;
   commit<Tx, T>(form: CommitForm<Tx, "async">, body: (tx: Tx) => Promise<T>): Promise<T>;
@@ -114,6 +114,8 @@ export interface RequestAttempt extends Run {
   readonly abortedBy: InterruptionReason | undefined;
   /** Aborted once when it is asked to stop. Cheaper than a signal: 10,000 signals cost 16 MB. */
   underWay: { abort(fault: "aborted", why: InterruptionReason): void } | null;
+  /** Once it is set, the attempt ends as failed by it, whatever its handler makes of it. */
+  failsWith: Error | undefined;
 }
 
 /** A step's result as it comes back: what JSON makes of it; a type that JSON can't carry shows as `never`. */

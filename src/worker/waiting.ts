@@ -5,7 +5,16 @@ import { assertKey } from "../job/enqueue.ts";
 import { ErrorCode, OutliveError } from "../job/errors.ts";
 import { isTerminal, type ClaimedJob } from "../job/job.ts";
 import { durationMs } from "../job/time.ts";
-import { type JobOutcome, type KeptWait, MAX_AWAITED, type Wait, waitMismatch, WAIT_PREFIX } from "../job/waits.ts";
+import {
+  type JobOutcome,
+  jobsWait,
+  type KeptWait,
+  MAX_AWAITED,
+  shownWait,
+  type Wait,
+  waitMismatch,
+  WAIT_PREFIX,
+} from "../job/waits.ts";
 import type { AttemptWrite, ReadSignal } from "../stores/port.ts";
 import { type AwaitedJob, awaitedJob, type SignalOptions, type WaitOptions } from "./run.ts";
 
@@ -19,7 +28,7 @@ export interface WaitingAttempt {
   end(): void;
 }
 
-/** Outcomes of other jobs are kept as a step up to this size. Larger ones are read again by each attempt; the jobs stay as long as their parent is unfinished. */
+/** Outcomes of other jobs are kept as a step up to this size. Of larger ones only which had not ended is kept (`unfinishedBits`), and each attempt reads the others again; the jobs stay as long as their parent is unfinished. */
 const MAX_KEPT = 256 << 10;
 
 export class Waits {
@@ -28,6 +37,8 @@ export class Waits {
   readonly #positions = new Map<string, number>();
   /** The wait from which the job was woken, until the handler has passed it. */
   #kept: KeptWait | null;
+  /** The handler came to that wait. */
+  #reached = false;
   #begun: Wait | null = null;
 
   constructor(attempt: WaitingAttempt) {
@@ -38,6 +49,11 @@ export class Waits {
   /** The attempt is about to end as waiting. */
   get begun(): Wait | null {
     return this.#begun;
+  }
+
+  /** The wait from which the job was woken, if the handler has not come to it; null: it has, or there was none. */
+  get missed(): string | null {
+    return this.#reached ? null : (this.#kept?.step ?? null);
   }
 
   /** The handler ended first: it did not await its wait. */
@@ -88,18 +104,34 @@ export class Waits {
         "Wait for them in parts.",
         { jobId: this.#id, jobs: ids.length },
       );
-    const step = this.#next("wait");
-    const before = this.#attempt.job.steps.find((one) => one.name === step);
-    if (before) return JSON.parse(before.result!) as JobOutcome[];
-    const kept = this.#wokenFrom(step);
+    const name = this.#next("wait");
+    const step = jobsWait(name, ids);
+    const before = this.#attempt.job.steps.find((one) => one.name === name || one.name.startsWith(`${name}@`));
+    if (before) return this.#keptOutcomes(before as { name: string; result: string }, step, ids);
+    const kept = this.#wokenFrom(step, name);
     const outcomes = await this.#attempt.outcomes(ids);
-    const unfinished = outcomes.some(({ state }) => state !== "missing" && !isTerminal(state));
-    if (unfinished && !hasEnded(kept))
+    if (outcomes.some(isUnfinished) && !hasEnded(kept))
       return this.#begin({ step, forMs: kept ? kept.remainingMs : timeoutMs, until: { jobs: ids } });
-    const result = JSON.stringify(outcomes);
-    if (result.length <= MAX_KEPT) await this.#attempt.write({ type: "step", name: step, result });
+    const all = JSON.stringify(outcomes);
+    const result = all.length <= MAX_KEPT ? all : JSON.stringify(unfinishedBits(outcomes));
+    await this.#attempt.write({ type: "step", name: kept?.step ?? step, result });
     this.#kept = null;
     return outcomes;
+  }
+
+  async #keptOutcomes(
+    { name, result }: { readonly name: string; readonly result: string },
+    step: string,
+    ids: readonly string[],
+  ): Promise<readonly JobOutcome[]> {
+    const kept = JSON.parse(result) as JobOutcome[] | string;
+    const known = typeof kept === "string" ? ids : kept.map(({ id }) => id);
+    // What an earlier version kept has the ids, and no mark in its name.
+    if ((name.includes("@") ? name : jobsWait(shownWait(step), known)) !== step)
+      throw waitMismatch(this.#id, name, step);
+    if (typeof kept === "string") return asKept(kept, await this.#attempt.outcomes(ids));
+    const byId = new Map(kept.map((one) => [one.id, one]));
+    return ids.map((id) => byId.get(id)!);
   }
 
   get #id(): string {
@@ -119,9 +151,11 @@ export class Waits {
   }
 
   /** The wait that the job was woken from, which must be this one; null: it was not woken from a wait that is still to be passed. */
-  #wokenFrom(step: string): KeptWait | null {
-    if (this.#kept && this.#kept.step !== step) throw waitMismatch(this.#id, this.#kept.step, step);
-    return this.#kept;
+  #wokenFrom(step: string, earlierName = step): KeptWait | null {
+    const kept = this.#kept;
+    if (kept && kept.step !== step && kept.step !== earlierName) throw waitMismatch(this.#id, kept.step, step);
+    this.#reached = true;
+    return kept;
   }
 
   #begin(wait: Wait): Promise<never> {
@@ -194,6 +228,30 @@ function childFailed(jobId: string, child: AwaitedJob<unknown>): OutliveError {
   );
 }
 
+function isUnfinished({ state }: JobOutcome): boolean {
+  return state !== "missing" && !isTerminal(state);
+}
+
+/** Which of them had not ended when the wait did, 24 in four characters, in the order of their ids: a replay may name them in another one. */
+function unfinishedBits(outcomes: readonly JobOutcome[]): string {
+  const bits = Buffer.alloc(Math.ceil(outcomes.length / 8));
+  for (const [n, one] of inOrder(outcomes).entries()) if (isUnfinished(one)) bits[n >> 3]! |= 1 << (n & 7);
+  return bits.toString("base64");
+}
+
+/** What is read now, with those as unfinished that were so when the wait ended: what a handler decided on stays the same. */
+function asKept(bits: string, outcomes: readonly JobOutcome[]): readonly JobOutcome[] {
+  const kept = Buffer.from(bits, "base64");
+  const unfinished = new Set(inOrder(outcomes).flatMap(({ id }, n) => (kept[n >> 3]! & (1 << (n & 7)) ? [id] : [])));
+  return outcomes.map((one) =>
+    unfinished.has(one.id) ? { id: one.id, state: "queued", result: null, error: null } : one,
+  );
+}
+
+function inOrder(outcomes: readonly JobOutcome[]): readonly JobOutcome[] {
+  return outcomes.toSorted((a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0));
+}
+
 function hasEnded(kept: KeptWait | null): boolean {
   return kept !== null && kept.remainingMs !== null && kept.remainingMs <= 0;
 }
@@ -201,7 +259,7 @@ function hasEnded(kept: KeptWait | null): boolean {
 function afterWait(jobId: string, step: string): OutliveError {
   return new OutliveError(
     ErrorCode.attemptWaits,
-    `Job ${jobId} waits at ${step}, and its handler continued.`,
+    `Job ${jobId} waits at ${shownWait(step)}, and its handler continued.`,
     "Await each wait before the next call of `run`. To stop waiting after a time, use the option `timeout`.",
     { jobId, step },
   );
@@ -210,7 +268,7 @@ function afterWait(jobId: string, step: string): OutliveError {
 function twoWaits(jobId: string, first: string, second: string): OutliveError {
   return new OutliveError(
     ErrorCode.waitMismatch,
-    `Job ${jobId} began two waits at once: ${first} and ${second}.`,
+    `Job ${jobId} began two waits at once: ${shownWait(first)} and ${shownWait(second)}.`,
     "Await one wait after the other. To stop waiting after a time, use the option `timeout`.",
     { jobId, first, second },
   );

@@ -109,7 +109,7 @@ for (const [what, statement] of Object.entries(POINTS))
     });
 
 for (const when of ["before", "after"] as const)
-  for (const point of ["INSERT INTO outlive_batches ", "INSERT INTO outlive_blocks", "SET state = 1, sealed_at"])
+  for (const point of ["INSERT INTO outlive_batches ", "INSERT INTO outlive_blocks", "sealed_at = \\?, touched"])
     test(`a submitter that is killed ${when} "${point}" and starts again loses and doubles nothing`, async (t) => {
       const place = new Place(t);
       const engine = await place.engine({ jobs: batches });

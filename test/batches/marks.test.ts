@@ -14,9 +14,11 @@ async function marksOf(row: () => void, clock: { nowMs: number }): Promise<(read
     isInterrupted: false,
     endRows: async ({ succeeded }: RowEnds): Promise<void> => void marks.push(succeeded),
   } as unknown as BlockAttempt;
+  const { settings, handlers } = batch("busy").handle(row);
   const deps = {
-    clock: { mono: () => clock.nowMs, after: () => () => {} },
-    contract: batch("busy").handle(row),
+    clock: { now: () => clock.nowMs, mono: () => clock.nowMs, after: () => () => {} },
+    settings,
+    handlers,
     shared: undefined,
     context: null,
     parse: null,

@@ -16,7 +16,8 @@ test("a block whose commit is refused marks none of its rows", async () => {
     commit: () => Promise.reject(new Error("the lease was lost")),
   };
   const block = { batch: "b", round: 1, number: 0, lines: [1, 2], rows: [{ n: 1 }, { n: 2 }] };
-  const deps = { clock: systemClock, contract: contract as never, shared: undefined, context: null, parse: null };
-  await assert.rejects(runBlock(deps, block, attempt as unknown as BlockAttempt), /the lease was lost/);
+  const { settings, handlers } = contract;
+  const deps = { clock: systemClock, settings, handlers, shared: undefined, context: null, parse: null };
+  await assert.rejects(async () => runBlock(deps, block, attempt as unknown as BlockAttempt), /the lease was lost/);
   assert.equal(attempt.pendingRows!(), null);
 });

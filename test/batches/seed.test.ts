@@ -8,7 +8,7 @@ import { test, type TestContext } from "node:test";
 import { runBlock } from "../../src/batches/block-runner.ts";
 import type { AnyBatch } from "../../src/batches/contract.ts";
 import { engineSettings } from "../../src/engine/options.ts";
-import { batch, job, open } from "../../src/index.ts";
+import { batch, job, open, RELAXED_HEARTBEAT } from "../../src/index.ts";
 import { doneKind, NO_ENDS } from "../../src/job/batches.ts";
 import { Maintenance } from "../../src/recovery/maintenance.ts";
 import type { Probe } from "../../src/stores/liveness.ts";
@@ -22,7 +22,7 @@ import { fixedRandom } from "../support/fixed-random.ts";
 import { freshName } from "../support/redis.ts";
 import { Recorder } from "../support/samples.ts";
 
-const PRESET = engineSettings({ heartbeat: { interval: "30s", lease: "60s", sweep: "60s" } }).times;
+const PRESET = engineSettings({ heartbeat: RELAXED_HEARTBEAT }).times;
 const SECOND = 1_000;
 
 interface Fleet {
@@ -129,6 +129,11 @@ for (const offset of [0, 1, 14, 29])
     assert.ok(seconds + offset >= 60, `a lease has passed since its last sign of life: ${seconds} s`);
   });
 
+test("BR-030 the preset has the timing of that arrangement", () => {
+  const { heartbeatMs, leaseMs, sweepMs } = PRESET;
+  assert.deepEqual([heartbeatMs, leaseMs, sweepMs], [30 * SECOND, 60 * SECOND, 60 * SECOND]);
+});
+
 test("BR-030 an interval that is not well below the lease is refused", () => {
   assert.throws(() => engineSettings({ heartbeat: { interval: "60s", lease: "60s" } }), /heartbeat\.lease/);
 });
@@ -186,9 +191,10 @@ test("BR-015 BR-017 the end of a row whose mark could not be written is written 
       throw new Error("the store is away");
     },
   } as unknown as BlockAttempt;
-  const deps = { clock: virtualClock(), contract: careful, shared: undefined, context: null, parse: null };
+  const { settings, handlers } = careful;
+  const deps = { clock: virtualClock(), settings, handlers, shared: undefined, context: null, parse: null };
   const block = { batch: "b", round: 1, number: 0, lines: [1, 2], rows: ["x", "y"] };
-  await assert.rejects(runBlock(deps, block, run), /the store is away/);
+  await assert.rejects(async () => runBlock(deps, block, run), /the store is away/);
   assert.deepEqual(tried, [[0]], "no row begins before the end of the one before it is durable");
   assert.deepEqual(run.pendingRows!()?.succeeded, [0]);
 });

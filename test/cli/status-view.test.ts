@@ -122,6 +122,8 @@ test("the store's line: the path of a file or which server, and its main facts; 
   );
   const redis = { runs: 2, operations: 1_204, redis_version: "7.4.1", aof_enabled: "1", used_memory: "1468006" };
   assert.equal(line(ofRedis(redis)), "store ok  Redis 7.4.1  append-only file, 1.5 MB, 1204 operations");
+  const flushed = { ...redis, appendfsync: "everysec" };
+  assert.match(line(ofRedis(flushed)), /^store ok {2}Redis 7.4.1 {2}flushed every second, /);
   const valkey = { runs: 1, operations: 1, redis_version: "7.2.4", valkey_version: "8.1.0", aof_enabled: "0" };
   assert.equal(line(ofRedis(valkey)), "store ok  Valkey 8.1.0  no append-only file, 1 operation");
   assert.equal(line(ofRedis({ runs: 1, operations: 0 })), "store ok  Redis  0 operations", "its user may not ask");

@@ -102,6 +102,8 @@ const HELD: Partial<JobDetails> = { heldBy: { limit: "tenant", key: "acme" } };
 
 interface Fixture {
   readonly job?: Partial<JobDetails>;
+  /** The job a moment later. Omitted: as before. */
+  readonly later?: Partial<JobDetails>;
   readonly kind?: Partial<KindCounts>;
   readonly workers?: readonly WorkerRow[];
   readonly ahead?: number | null;
@@ -118,8 +120,9 @@ interface Fixture {
 
 async function said(fixture: Fixture): Promise<readonly [Explanation["because"], string, string]> {
   const writers = [...(fixture.writers ?? [null])];
+  const jobs = [fixture.job, fixture.later ?? fixture.job];
   const inspect = {
-    get: async () => aJob(fixture.job),
+    get: async () => aJob(jobs.length > 1 ? jobs.shift() : jobs[0]),
     list: async ({ state }) => {
       const ids = fixture.children?.[state as "queued" | "running"] ?? [];
       return { jobs: ids.map((id) => aJob({ id })), next: null };
@@ -434,7 +437,7 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
   ],
   [
     "it became due a moment ago and no worker has made it ready yet",
-    { job: { runAt: NOW - 10 }, workers: [aWorker({ heldCount: 2 })], ahead: null },
+    { job: { runAt: NOW - 10 }, kind: { running: 0 }, workers: [aWorker({ heldCount: 2 })], ahead: null },
     [
       "about-to-run",
       "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
@@ -452,11 +455,20 @@ const scenes: readonly (readonly [title: string, fixture: Fixture, expected: rea
   ],
   [
     "somebody has room",
-    { workers: [aWorker({ heldCount: 2 })], ahead: 0 },
+    { kind: { running: 2 }, workers: [aWorker({ heldCount: 2 })], ahead: 0, later: { state: "running", attempt: 1 } },
     [
       "about-to-run",
       "A worker has room for it (2 of 10 slots are taken, 0 ahead): it should start now.",
       "Check again; if this stays, read the workers' logs.",
+    ],
+  ],
+  [
+    "a worker has free slots, and runs as many of the kind as it may",
+    { kind: { running: 2 }, workers: [aWorker({ heldCount: 2 })], ahead: 0 },
+    [
+      "waiting-its-turn",
+      "2 of 10 slots are taken, but no worker takes it while 2 of its kind run: as many as `concurrency` allows of one kind (of a kind of request 256 in each process, if it is not named).",
+      "Wait, raise the concurrency of mail, or start more workers.",
     ],
   ],
   [

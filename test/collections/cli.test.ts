@@ -5,6 +5,8 @@ import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import amqplib from "amqplib";
+import { fileSystem } from "../../src/blobs.ts";
+import { parkedBlobOf } from "../../src/collections/blob-names.ts";
 import { collection, open } from "../../src/index.ts";
 import { systemClock } from "../../src/platform/clock.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
@@ -86,6 +88,75 @@ test("collections, collection, put, abandon and parked show and do what the engi
   assert.equal((await run("parked", "p1", "--drop")).code, 0);
   assert.deepEqual(await engine.parked(), []);
   await engine.close({ grace: "0ms" });
+});
+
+test("parked finds a message by its id on any page, and retries and drops all of them, or as many as --limit says", async (t) => {
+  const { kind, store, cwd, scan, run } = prepared(t);
+  const blobs = join(cwd, "blobs");
+  const engine = await open(store, { jobs: [scan], blobs, logger: false, heartbeat: PATIENT });
+  t.after(() => engine.close({ grace: "0ms" }));
+  await engine.collect(scan, null, { id: "a" });
+  const backing = await openStore(systemClock, store.slice("sqlite:".length));
+  const ids = Array.from({ length: 1_005 }, (_, n) => `p${String(n).padStart(4, "0")}`);
+  const message = { kind, collection: "a", series: "files", ordinal: 1, reason: "torn", bytes: 1, blob: null };
+  await backing.collections!.park(ids.map((id) => ({ id, ...message })));
+  await backing.close();
+  const listed = async (...args: string[]): Promise<string[]> =>
+    ((await run("parked", ...args)).json["parked"] as { id: string }[]).map(({ id }) => id);
+  assert.deepEqual(await listed(), ids.slice(0, 50));
+  assert.deepEqual(await listed(ids.at(-1)!), ids.slice(-1));
+  const retried = (await run("parked", "--retry")).json["results"] as { became: string }[];
+  assert.deepEqual([retried.length, new Set(retried.map(({ became }) => became))], [ids.length, new Set(["kept"])]);
+  assert.equal(((await run("parked", "--drop", "--limit", "2")).json["results"] as unknown[]).length, 2);
+  assert.equal(((await run("parked", "--drop")).json["results"] as unknown[]).length, ids.length - 2);
+  assert.deepEqual(await engine.parked(), []);
+});
+
+test("parked --retry handles every message, also behind one that fails: jobs by the modules that export them, the reason of a failure, and exit code 1 if anything stays", async (t) => {
+  const { kind, store, cwd, scan, run } = prepared(t);
+  const module = `import { job } from ${JSON.stringify(INDEX)};
+const validate = (value) => { if (value === 1) throw new TypeError("its check has a fault"); return { value }; };
+export const report = job("report", { input: { "~standard": { version: 1, vendor: "test", validate } } });\n`;
+  writeFileSync(join(cwd, "jobs", "report.ts"), module);
+  const blobs = fileSystem({ folder: join(cwd, "blobs") });
+  const engine = await open(store, { jobs: [scan], blobs, logger: false, heartbeat: PATIENT });
+  t.after(() => engine.close({ grace: "0ms" }));
+  await engine.collect(scan, null, { id: "a" });
+  const backing = await openStore(systemClock, store.slice("sqlite:".length));
+  const none = { kind: "report", collection: null, series: null, ordinal: null, reason: "torn" };
+  for (const [id, body] of [
+    ["01", "1"],
+    ["02", '{"__proto__":1}'],
+    ["03", "3"],
+  ] as const) {
+    const blob = parkedBlobOf("report", id, { is: "job", job: `m${id}` });
+    await blobs.put(blob, Buffer.from(body));
+    await backing.collections!.park([{ ...none, id, blob, bytes: body.length }]);
+  }
+  const large = parkedBlobOf(kind, "04", { is: "part", total: null });
+  await blobs.put(large, Buffer.alloc(101));
+  const part = { id: "04", kind, collection: "a", series: "files", ordinal: 1, reason: "too large" };
+  await backing.collections!.park([{ ...part, blob: large, bytes: 101 }]);
+  await backing.close();
+  const retried = await run("parked", "--retry");
+  assert.deepEqual(retried.json["results"], [
+    { id: "01", became: "failed", why: "its check has a fault" },
+    { id: "02", became: "kept" },
+    { id: "03", became: "accepted" },
+    { id: "04", became: "kept" },
+  ]);
+  assert.equal(retried.code, 1);
+  const { jobs } = await engine.list({ kind: "report" });
+  assert.deepEqual(
+    jobs.map(({ id }) => id),
+    ["m03"],
+  );
+  const text = await cli(t, ["parked", "01", "--retry"], { store, cwd, env: { OUTLIVE_BLOBS: "./blobs" } });
+  assert.deepEqual([text.code, text.stdout.trim()], [1, "01 failed its check has a fault"]);
+  const unknown = await cli(t, ["parked", "05", "--retry"], { store, cwd, env: { OUTLIVE_BLOBS: "./blobs" } });
+  assert.deepEqual([unknown.code, /There is no parked message 05/.test(unknown.stderr)], [3, true]);
+  assert.equal((await run("parked", "--drop")).code, 0);
+  assert.deepEqual(await engine.parked(), []);
 });
 
 test("workers of `outlive work` collect from the broker that the environment names, and check shows it without its password", async (t) => {

@@ -204,6 +204,28 @@ test("CR-08 a collection to which nothing comes is abandoned with what is missin
   assert.equal((await engine.collection("stays"))?.state, "collecting");
 });
 
+test("CR-08 a collection that is not complete in its time is abandoned although its parts still come, and takes no more of them", async (t) => {
+  const reasons: unknown[] = [];
+  const scan = collection("scan", { series: ["files"], abandonAfter: { idle: "1h", total: "300ms" } });
+  scan.abandoned(({ state, why }) => void reasons.push([state, why]));
+  const { engine } = await place(t, [scan]);
+  await engine.collect(scan, null, { id: "a" });
+  await engine.start();
+  let ordinal = 0;
+  const answer = await untilTrue(
+    () => engine.put(scan, "a", "files", ++ordinal, bytes("x")),
+    (became) => became !== "accepted",
+    "it takes no more parts",
+  );
+  assert.equal(answer, "closed");
+  await untilTrue(
+    () => reasons.length,
+    (count) => count > 0,
+    "its end is handled",
+  );
+  assert.deepEqual(reasons, [["abandoned", "it was not complete 300 ms after it was opened"]]);
+});
+
 test("parts are not cleaned up before done has run, however long that takes and however short they are to be kept", async (t) => {
   const scan = collection("scan", { series: ["files"], keep: "1ms" });
   const read: string[] = [];
@@ -234,6 +256,22 @@ test("parts are not cleaned up before done has run, however long that takes and 
   );
   assert.deepEqual(read, ["one", "two"]);
   assert.deepEqual(blobsIn(blobs), []);
+});
+
+test("a logger with debug gets a line for each accepted part, and none for a part that was there", async (t) => {
+  const lines: unknown[] = [];
+  const add = (level: string) => (text: string, data?: object) => {
+    if (text.startsWith("part ")) lines.push([level, text, (data as { bytes?: number }).bytes]);
+  };
+  const logger = { debug: add("debug"), info: add("info"), warn: add("warn"), error: add("error") };
+  const scan = collection("scan", { series: ["files"] });
+  const { engine } = await place(t, [scan], { logger });
+  await engine.collect(scan, null, { id: "a" });
+  for (let times = 0; times < 2; times++) await engine.put(scan, "a", "files", 1, bytes("one"));
+  assert.deepEqual(lines, [
+    ["debug", "part 1 of files of collection a was accepted: 3 bytes", 3],
+    ["info", "part 1 of files of collection a was skipped: duplicate", undefined],
+  ]);
 });
 
 test("CR-02 collections are listed by state, and an open says how many have not ended", async (t) => {

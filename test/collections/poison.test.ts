@@ -3,8 +3,10 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
+import { setTimeout } from "node:timers/promises";
 import amqplib, { type ConfirmChannel } from "amqplib";
-import { MAX_ALONE, MAX_IN_COMPANY, MAX_PARKINGS } from "../../src/collections/messages.ts";
+import { POLL_MS } from "../../src/brokers/rabbitmq/pulling.ts";
+import { ALONE_REST_MS, MAX_ALONE, MAX_IN_COMPANY, MAX_PARKINGS } from "../../src/collections/messages.ts";
 import { collection, type Engine, job, type JobContract } from "../../src/index.ts";
 import { rabbitmq } from "../../src/rabbitmq.ts";
 import { POISON } from "../support/collection-jobs.ts";
@@ -181,16 +183,20 @@ test("a message whose body can't even be parked, because storing it ends the pro
   assert.deepEqual([row!.ordinal, row!.blob], [1, null]);
   assert.match(row!.reason, /and so may storing its body: it is the first message of the broker's parked queue$/);
   await poisoned.goesOn();
-  await poisoned.part(7, "sent by hand", "parked");
-  await untilTrue(
-    () => engine.parked({ kind }),
-    (rows) => rows.some(({ ordinal }) => ordinal === 7),
-    "the message behind it in the parked queue is handled",
-  );
+  for (const behind of [7, 8]) {
+    await poisoned.part(behind, "sent by hand", "parked");
+    await untilTrue(
+      () => engine.parked({ kind }),
+      (rows) => rows.some(({ ordinal }) => ordinal === behind),
+      "a message behind it in the parked queue is handled",
+    );
+  }
   last.kill();
   await last.exited;
   await poisoned.raise("parked", MAX_ALONE + MAX_PARKINGS + 2);
-  assert.equal((await channel.checkQueue(`outlive.${kind}.parked`)).messageCount, 1, "nothing of it is lost");
+  // The acknowledgement of the last one may have died with its process; the one before it was acknowledged first.
+  const { messageCount } = await channel.checkQueue(`outlive.${kind}.parked`);
+  assert.ok(messageCount === 1 || messageCount === 2, `nothing of it is lost: ${messageCount} messages`);
 });
 
 test("a message that ends processes waits for the suspect job of its process, and the job is not blamed for it", async (t) => {
@@ -204,11 +210,10 @@ test("a message that ends processes waits for the suspect job of its process, an
   const second = poisoned.collector("anywhere");
   await second.untilFact("held");
   await poisoned.part(1, POISON, "parked");
-  await untilTrue(
-    () => channel.checkQueue(`outlive.${kind}.parked`),
-    ({ messageCount }) => messageCount === 0,
-    "the process has the message",
-  );
+  // That it is not taken can only be shown by time: the process checks the queue twice.
+  await setTimeout(2 * POLL_MS + ALONE_REST_MS);
+  const { messageCount } = await channel.checkQueue(`outlive.${kind}.parked`);
+  assert.equal(messageCount, 1, "a message in hand would be counted at a death that is not its own");
   second.process.send("release");
   assert.equal((await second.exited).signal, "SIGKILL", "it died of the message, after the job");
   const done = await engine.get(id);

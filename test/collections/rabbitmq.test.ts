@@ -1,18 +1,18 @@
 // Collections from a real RabbitMQ: the wire as producers see it, every bad message with its reason, and what a consumer on Outlive gets.
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import amqplib, { type ConfirmChannel } from "amqplib";
-import { collection, type Engine, type EngineOptions, ErrorCode, job, open } from "../../src/index.ts";
-import { keptInHandMs } from "../../src/brokers/rabbitmq/consumption.ts";
+import { collection, type Engine, type EngineOptions, ErrorCode, job, open, TerminalError } from "../../src/index.ts";
+import { keptInHandMs } from "../../src/brokers/rabbitmq/handling.ts";
 import { fileSystem } from "../../src/blobs.ts";
 import { MAX_ALONE, MAX_IN_COMPANY } from "../../src/collections/messages.ts";
-import { rabbitmq } from "../../src/rabbitmq.ts";
+import { type Rabbitmq, rabbitmq } from "../../src/rabbitmq.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
-import { freshKind, sharedRabbitmq } from "../support/rabbitmq.ts";
+import { freshKind, sharedRabbitmq, untilGone } from "../support/rabbitmq.ts";
 import { SmallDisk } from "../support/small-disk.ts";
 
 const EXCHANGE = "outlive.collections";
@@ -122,6 +122,14 @@ test("CR-07 a producer is asked with the names of the queues, sends header and p
     ["tx-1", EXCHANGE, `${kind}.part`],
     "the same after a crash: the id of the collection",
   );
+  assert.deepEqual(asked.properties.headers, {
+    "outlive-collection": "tx-1",
+    "outlive-exchange": EXCHANGE,
+    "outlive-header-key": `${kind}.header`,
+    "outlive-part-key": `${kind}.part`,
+    "outlive-header-queue": `outlive.${kind}.header`,
+    "outlive-part-queue": `outlive.${kind}.part`,
+  });
   const producer = new Producer(channel, kind);
   await producer.part("tx-1", "files", 2, "two");
   await producer.header("tx-1", { files: 2 });
@@ -206,7 +214,7 @@ test("a notification that would be longer than 1 MB names a manifest in the blob
   );
 });
 
-test("each bad message is parked with its reason, stops no other, and can be put again", async (t) => {
+test("each bad message is parked with its reason, stops no other, and one whose bytes were refused stays parked when it is handled again", async (t) => {
   const kind = freshKind();
   const channel = await channelOf(t);
   cleaned(t, channel, kind);
@@ -265,10 +273,37 @@ test("each bad message is parked with its reason, stops no other, and can be put
     "what is missing is shown with the reason",
   );
   assert.match(info.why, /lacks 1 of 3 \(2\); \d+ message\(s\) of it are parked/);
-  // The message whose hash was wrong is put again by hand.
   const two = parked.find(({ reason }) => /do not have the hash/.test(reason))!;
-  assert.equal(await engine.retryParked(two), "accepted");
+  const large = parked.find(({ reason }) => /has 22 bytes/.test(reason))!;
+  for (const message of [two, large]) assert.equal(await engine.retryParked(message), "kept", "its bytes are the same");
+  // Where the hash was wrong and not the bytes, a person can say so.
+  assert.equal(await engine.put(scan, "a", "files", 2, Buffer.from("two")), "accepted");
   assert.notEqual((await engine.collection("a"))?.state, "collecting");
+});
+
+test("a header and a last part that came before their collection can be handled again, with what they announce, and each has its own body", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const scan = collection(kind, { series: ["files", "notes"] }).done(() => {});
+  const { engine } = await place(t, [scan]);
+  const connected = untilBroker(engine, "connected");
+  await engine.start();
+  await connected;
+  const producer = new Producer(channel, kind);
+  await producer.header("a", { files: 2 });
+  for (const ordinal of [1, 2]) await producer.part("a", "files", ordinal, "the same bytes");
+  await producer.part("a", "notes", 1, "note", { "outlive-last": true });
+  const parked = await untilTrue(
+    () => engine.parked({ collection: "a" }),
+    (rows) => rows.length === 4,
+    "all are parked: there is no such collection",
+  );
+  for (const message of parked) assert.equal(await engine.retryParked(message), "unknown", "nor is there yet");
+  await engine.collect(scan, null, { id: "a" });
+  for (const message of parked) assert.equal(await engine.retryParked(message), "accepted");
+  assert.deepEqual(await engine.parked({ collection: "a" }), []);
+  await untilIs(engine, "a", "notified");
 });
 
 test("two parts that say different totals, in one turn: the first holds, and the other one's is parked", async (t) => {
@@ -325,6 +360,105 @@ test("messages of another queue become jobs by their message id, once, and what 
   );
   const { jobs } = await engine.list({ kind: "report" });
   assert.deepEqual([jobs.length, ran.length], [2, 2]);
+});
+
+test("two equal messages of `consume` without a message id are two: each is parked, and each becomes a job", async (t) => {
+  const queue = `${freshKind()}.results`;
+  const channel = await channelOf(t);
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  let isStrict = true;
+  const validate = (value: unknown) => (isStrict ? { issues: [{ message: "too early" }] } : { value: value as number });
+  const report = job("report", { input: { "~standard": { version: 1 as const, vendor: "test", validate } } });
+  report.handle(() => {});
+  const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report));
+  await engine.start();
+  for (let n = 1; n <= 2; n++) channel.sendToQueue(queue, Buffer.from("7"), { persistent: true });
+  const parked = await untilTrue(
+    () => engine.parked({ kind: "report" }),
+    (rows) => rows.length === 2,
+    "both are parked",
+  );
+  isStrict = false;
+  for (const message of parked) assert.equal(await engine.retryParked(message), "accepted");
+  assert.equal((await engine.list({ kind: "report" })).jobs.length, 2);
+});
+
+test("a parked message of `consume` becomes a job when its input fits by then, with the id that its message makes", async (t) => {
+  const queue = `${freshKind()}.results`;
+  const channel = await channelOf(t);
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  const ran: unknown[] = [];
+  let isStrict = true;
+  const input = {
+    "~standard": {
+      version: 1 as const,
+      vendor: "test",
+      validate: (value: unknown) => (isStrict ? { issues: [{ message: "too early" }] } : { value: value as number }),
+    },
+  };
+  const report = job("report", { input }).handle((value) => void ran.push(value));
+  const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report));
+  await engine.start();
+  const send = (): boolean => channel.sendToQueue(queue, Buffer.from("7"), { persistent: true, messageId: "one" });
+  send();
+  const [parked] = await untilTrue(
+    () => engine.parked({ kind: "report" }),
+    (rows) => rows.length === 1,
+    "it is parked",
+  );
+  assert.match(parked!.reason, /too early/);
+  assert.equal(await engine.retryParked(parked!), "kept");
+  isStrict = false;
+  assert.equal(await engine.retryParked(parked!), "accepted");
+  send();
+  await untilTrue(
+    () => channel.checkQueue(queue),
+    ({ messageCount }) => messageCount === 0,
+    "the message came again",
+  );
+  await untilTrue(
+    () => ran,
+    ([first]) => first === 7,
+    "its job ran",
+  );
+  assert.deepEqual(await engine.parked({ kind: "report" }), []);
+  assert.equal((await engine.list({ kind: "report" })).jobs.length, 1, "the message has one job");
+});
+
+test("of a queue whose messages become jobs, a process holds no more than its prefetch, and the broker keeps the others", async (t) => {
+  const [PREFETCH, MESSAGES] = [3, 10];
+  const queue = `${freshKind()}.results`;
+  const channel = await channelOf(t);
+  await channel.assertQueue(queue, { durable: true });
+  t.after(() => channel.deleteQueue(queue).catch(() => {}));
+  for (let n = 1; n <= MESSAGES; n++) channel.sendToQueue(queue, Buffer.from(String(n)), { messageId: `m${n}` });
+  await channel.waitForConfirms();
+  const [checking, gate] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const validate = async (value: unknown): Promise<{ value: number }> => {
+    checking.resolve();
+    await gate.promise;
+    return { value: value as number };
+  };
+  const report = job("report", { input: { "~standard": { version: 1 as const, vendor: "test", validate } } }).handle(
+    () => {},
+  );
+  assert.throws(() => rabbitmq("amqp://x").consume(queue, report, { prefetch: 0 }), { code: ErrorCode.optionInvalid });
+  const { engine } = await place(t, [report], (url) => rabbitmq(url).consume(queue, report, { prefetch: PREFETCH }));
+  await engine.start();
+  await checking.promise;
+  await untilTrue(
+    () => channel.checkQueue(queue),
+    ({ messageCount }) => messageCount === MESSAGES - PREFETCH,
+    "the broker keeps the others",
+  );
+  gate.resolve();
+  await untilTrue(
+    () => engine.list({ kind: "report" }),
+    ({ jobs }) => jobs.length === MESSAGES,
+    "all became jobs",
+  );
 });
 
 test("without a blob store, messages that no job can be made of stay in their queue, and stop no other", async (t) => {
@@ -425,12 +559,111 @@ test("CR-05 CR-09 with queues of their own, collections use the names of the see
     "",
   );
   await untilIs(engine, id, "notified");
-  const probe = await amqplib.connect(await sharedRabbitmq());
-  t.after(() => probe.close().catch(() => {}));
-  const gone = await probe.createChannel();
-  gone.on("error", () => {});
-  await assert.rejects(gone.checkQueue(`transaction-${id}-payload`), /NOT_FOUND/);
+  await untilGone(t, id);
 });
+
+test("CR-19 a queue without a consumer does not expire, and neither do its messages: only the end of its collection deletes it", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  const id = freshKind();
+  const link = rabbitmq(await sharedRabbitmq());
+  await link.prepare({ kind, queues: "per-collection" }, id);
+  t.after(async () => {
+    await link.discard({ kind, queues: "per-collection" }, id);
+    await link.close();
+    await channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {});
+  });
+  // A broker refuses other arguments than those of the queue that is there: with a time after which it expires, too.
+  const known = {
+    "x-queue-type": "quorum",
+    "x-delivery-limit": 50,
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": `outlive.${kind}.parked`,
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+  };
+  for (const queue of ["header", "payload"])
+    await channel.assertQueue(`transaction-${id}-${queue}`, { durable: true, arguments: known });
+  const expiring = { durable: true, arguments: { ...known, "x-expires": 60_000 } };
+  const refused = await channelOf(t);
+  await assert.rejects(refused.assertQueue(`transaction-${id}-payload`, expiring), /PRECONDITION/);
+});
+
+test("the queues of a collection are deleted after `notified` is written, and again by another attempt if the first one failed", async (t) => {
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  t.after(() => channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {}));
+  const states: unknown[] = [];
+  let engine: Engine | null = null;
+  const failing = (url: string): Rabbitmq => {
+    const link = rabbitmq(url);
+    const discard = link.discard.bind(link);
+    link.discard = async (wired, id) => {
+      states.push((await engine!.collection(id))?.state);
+      if (states.length === 1) throw new Error("not now");
+      return discard(wired, id);
+    };
+    return link;
+  };
+  const scan = collection(kind, { series: ["files"], queues: "per-collection" }).done(() => {});
+  ({ engine } = await place(t, [scan], failing));
+  const id = freshKind();
+  await engine.collect(scan, null, { id, expect: { files: 1 } });
+  await engine.start();
+  await untilIs(engine, id, "collecting");
+  await engine.put(scan, id, "files", 1, Buffer.from("one"));
+  await untilGone(t, id);
+  assert.deepEqual(states, ["notified", "notified"]);
+});
+
+for (const [state, keep] of [
+  ["abandoned", "1h"],
+  ["cancelled", "1ms"],
+] as const)
+  test(`CR-26 with queues of its own, a collection that is ${state} reports what is missing, and loses its queues even if its handler fails for good: ${keep === "1h" ? "at once" : "with its clean-up if the broker fails first"}`, async (t) => {
+    const kind = freshKind();
+    const channel = await channelOf(t);
+    t.after(() => channel.deleteQueue(`outlive.${kind}.parked`).catch(() => {}));
+    const reported: unknown[] = [];
+    const scan = collection(kind, { series: ["files"], queues: "per-collection", keep }).abandoned(
+      ({ state: ended, missing }) => {
+        reported.push([ended, missing]);
+        throw new TerminalError("for good");
+      },
+    );
+    let fails = keep === "1ms";
+    const failingOnce = (url: string): Rabbitmq => {
+      const link = rabbitmq(url);
+      const discard = link.discard.bind(link);
+      link.discard = async (...of) => {
+        if (!fails) return discard(...of);
+        fails = false;
+        throw new Error("not now");
+      };
+      return link;
+    };
+    const { engine, folder } = await place(t, [scan], failingOnce);
+    const id = freshKind();
+    await engine.collect(scan, null, { id, expect: { files: 2 } });
+    await engine.start();
+    await untilIs(engine, id, "collecting");
+    await engine.put(scan, id, "files", 1, Buffer.from("one"));
+    for (const queue of ["header", "payload"]) await channel.checkQueue(`transaction-${id}-${queue}`);
+    await (state === "abandoned" ? engine.abandonCollection(id) : engine.cancelCollection(id));
+    await untilGone(t, id);
+    assert.deepEqual([reported, fails], [[[state, { files: "2" }]], false]);
+    if (keep === "1h") return assert.equal((await engine.collection(id))?.state, state, "its clean-up is not due");
+    await untilTrue(
+      () => engine.collection(id),
+      (found) => found === null,
+      "it is cleaned up",
+    );
+    const blobs = readdirSync(join(folder, "blobs"), { recursive: true, withFileTypes: true });
+    assert.deepEqual(
+      blobs.filter((entry) => entry.isFile()).map(({ name }) => name),
+      [],
+    );
+  });
 
 test("queues of their own: all collections together hold no more than the memory of their kind, those that do not fit take turns, and all end", async (t) => {
   const [COLLECTIONS, PARTS, ROOM] = [6, 3, 4];

@@ -25,7 +25,7 @@ function livesOf(
       const arrived = queue.splice(0, Math.min(prefetch - hand.length, 1 + Math.floor(random() * prefetch)));
       hand.push(...arrived);
       const quietMs = arrived.some(({ times }) => times > 0) ? 0 : Infinity;
-      const state: HandState = { prefetch, restMs: 0, quietMs, isBusy: false, areSuspectsNext };
+      const state: HandState = { prefetch, quietMs, isBusy: false, areSuspectsNext };
       const next = nextTurn(hand, state) as NextTurn<Message> | { taken: null };
       if (next.taken === null) continue;
       areSuspectsNext = !next.isIsolated && hand.length > next.taken.length;
@@ -95,7 +95,7 @@ test("however many end processes, the number of deaths is bounded by theirs, and
 test("fresh messages do not wait for one that is put off, nor does it wait for as long as they come", () => {
   const [fresh, poison] = [{ times: 0 }, { times: 12 }];
   const ask = (waiting: readonly { times: number }[], quietMs: number, areSuspectsNext: boolean, isBusy = false) =>
-    nextTurn(waiting, { prefetch: 16, restMs: 0, quietMs, areSuspectsNext, isBusy });
+    nextTurn(waiting, { prefetch: 16, quietMs, areSuspectsNext, isBusy });
   for (const next of [false, true])
     assert.deepEqual(ask([poison, fresh], 0, next, true), { taken: [fresh], isIsolated: false });
   assert.deepEqual(ask([poison, fresh], 1_000, false), { taken: [fresh], isIsolated: false }, "a turn of theirs first");

@@ -31,6 +31,7 @@ export async function postgresStores(_t: TestContext, more: More = {}): Promise<
     clock,
     user: userWrites(fresh.schema),
     restore: restoreIn(fresh),
+    polls: true,
     reclaim: async () => void (await fresh.query(`SELECT "${fresh.schema}".tick()`)),
     damage: damageIn(fresh),
     cleanup: async () => {},

@@ -97,7 +97,7 @@ test("FR-007 FR-057 FR-058 FR-060 an index that disagrees with its table is rebu
   // A row that names a live worker without a lock: the stop was not clean, so the check is a full one.
   const db = new DatabaseSync(place.path);
   db.exec(
-    "INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at) VALUES ('w', 'live', 'h', 'b', 1, '1', 1, 1000, 1, '[]', 1, 1)",
+    "INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, counts_rows) VALUES ('w', 'live', 'h', 'b', 1, '1', 1, 1000, 1, '[]', 1, 1, 1)",
   );
   db.close();
   const lines: string[] = [];

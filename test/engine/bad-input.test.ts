@@ -444,8 +444,8 @@ test("a live worker of another boot on the same file makes this one stop and rel
   const worked = worker.stopped;
   await untilState(engine, id, "running");
   const db = raw(t, place.path);
-  db.exec(`INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
-    VALUES ('elsewhere-1', 'live', 'elsewhere', 'another-boot', 1, '0', 0, 60000, 1, '[]', 0, 0)`);
+  db.exec(`INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, counts_rows)
+    VALUES ('elsewhere-1', 'live', 'elsewhere', 'another-boot', 1, '0', 0, 60000, 1, '[]', 0, 0, 1)`);
   // The heart of the other machine.
   const heart = setInterval(() => db.exec("UPDATE outlive_workers SET beats = beats + 1 WHERE id = 'elsewhere-1'"), 50);
   t.after(() => clearInterval(heart));
@@ -471,8 +471,8 @@ test("a worker of another boot that does not beat stops no other worker, and is 
   const engine = await place.engine({ jobs: [note], heartbeat: PATIENT });
   const { id } = await engine.enqueue(note, null, { delay: "1h" });
   raw(t, place.path)
-    .exec(`INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
-      VALUES ('before-the-reboot', 'live', 'here', 'another-boot', 1, '0', 0, 300, 1, '[]', 0, 0);
+    .exec(`INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, counts_rows)
+      VALUES ('before-the-reboot', 'live', 'here', 'another-boot', 1, '0', 0, 300, 1, '[]', 0, 0, 1);
     UPDATE outlive_jobs SET state = 1, fence = 1, worker = (SELECT seq FROM outlive_workers) WHERE id = '${id}'`);
   await engine.start();
   await untilState(engine, id, "succeeded");

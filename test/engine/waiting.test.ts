@@ -86,7 +86,7 @@ test("a parent gets the results of its children, typed, and sees how each of the
       half,
       numbers.map((n) => ({ n })),
     );
-    const ends = await run.wait<{ half: number }>(ids);
+    const ends = await run.wait(ids);
     return ends.map((end) => (end.state === "succeeded" ? end.result.half : end.state));
   });
   const strict = job<number[]>("strict", { retry: { attempts: 1 } });
@@ -95,7 +95,7 @@ test("a parent gets the results of its children, typed, and sees how each of the
       half,
       numbers.map((n) => ({ n })),
     );
-    return (await run.results<{ half: number }>(ids)).map((each) => each.half);
+    return (await run.results(ids)).map((each) => each.half);
   });
   const engine = await memory(t, [half, sum, strict]);
   await engine.start();
@@ -197,6 +197,112 @@ test("two waits at once and a wait that does not match the kept one fail the att
   await assert.rejects(engine.result(both.id), says(ErrorCode.noResult, "two waits at once"));
   const drifted = await engine.enqueue(drifts, null);
   await assert.rejects(engine.result(drifted.id), says(ErrorCode.noResult, "run.sleep#1", "run.signal(other)"));
+});
+
+test("a wait for other jobs than those it was woken from, before or after its end, fails the attempt and says so", async (t) => {
+  const child = job<number, number>("child");
+  let sees = 0;
+  child.handle((n, run) => (n === 0 ? run.waitForSignal("go").then(() => n) : n));
+  // The first attempt waits for 0 and 1, the second comes to the same wait with others.
+  const pending = job<null>("pending", { retry: { attempts: 1 } });
+  pending.handle(async (_, run) => {
+    const ids = await run.enqueueMany(child, [0, 1]);
+    await run.wait(run.attempt === 1 ? ids : ids.slice(0, 1), { timeout: "5ms" });
+  });
+  // Its first wait has ended and is kept; after the sleep it asks for one more.
+  const passed = job<null>("passed", { retry: { attempts: 1 } });
+  passed.handle(async (_, run) => {
+    const ids = await run.enqueueMany(child, run.attempt < 3 ? [1, 2] : [1, 2, 3]);
+    sees += (await run.results(ids)).length;
+    await run.sleep("1ms");
+  });
+  // The same ids in another order are the same wait, and each result is that of its id.
+  const turned = job<null>("turned", { retry: { attempts: 1 } });
+  turned.handle(async (_, run) => {
+    const ids = await run.enqueueMany(child, [1, 2, 3]);
+    const results = await run.results(run.attempt % 2 === 1 ? ids : ids.toReversed());
+    await run.sleep("1ms");
+    return run.attempt % 2 === 1 ? results : results.toReversed();
+  });
+  const engine = await memory(t, [child, pending, passed, turned]);
+  await engine.start();
+  const other = says(ErrorCode.noResult, "run.wait#1", "with the ids of other jobs");
+  await assert.rejects(engine.result((await engine.enqueue(pending, null)).id), other);
+  await assert.rejects(engine.result((await engine.enqueue(passed, null)).id), other);
+  assert.equal(sees, 2, "it was refused before it got results of other jobs");
+  assert.deepEqual(await engine.result((await engine.enqueue(turned, null)).id), [1, 2, 3]);
+});
+
+test("a handler that returns or commits without coming to the wait it was woken from fails the attempt and says so", async (t) => {
+  const returns = job<null>("returns", { retry: { attempts: 1 } });
+  returns.handle(async (_, run) => {
+    if (run.attempt === 1) await run.sleep("1ms");
+  });
+  const commits = job<null>("commits", { retry: { attempts: 1 } });
+  commits.handle(async (_, run) => {
+    if (run.attempt === 1) await run.waitForSignal("go", { timeout: "1ms" });
+    await run.commit(sqlite, () => 1);
+  });
+  // It comes to the wait and does not await it: what it returns is its result, as before.
+  const loose = job<null>("loose");
+  loose.handle(async (_, run) => {
+    const waits = run.sleep("1ms");
+    if (run.attempt === 1) await waits;
+    return "returned";
+  });
+  // A rollback of the deploy goes on where the first handler was.
+  let isRolledBack = false;
+  const back = job<null>("back", { retry: { attempts: 5, backoff: () => "1ms" } });
+  back.handle(async (_, run) => {
+    if (run.attempt === 1 || isRolledBack) await run.sleep("1ms");
+    return "slept";
+  });
+  const engine = await memory(t, [returns, commits, loose, back]);
+  engine.on("job.failed", () => (isRolledBack = true));
+  await engine.start();
+  const says1 = says(ErrorCode.noResult, "run.sleep#1", "ended without coming to it");
+  await assert.rejects(engine.result((await engine.enqueue(returns, null)).id), says1);
+  const says2 = says(ErrorCode.noResult, "run.signal(go)#1", "ended without coming to it");
+  await assert.rejects(engine.result((await engine.enqueue(commits, null)).id), says2);
+  assert.equal(await engine.result((await engine.enqueue(loose, null)).id), "returned");
+  isRolledBack = false;
+  assert.equal(await engine.result((await engine.enqueue(back, null)).id), "slept");
+});
+
+test("outcomes that are too large to keep: what had not ended stays so for later attempts, in any order, and later waits match", async (t) => {
+  const text = "x".repeat(100_000);
+  const child = job<number, string>("child");
+  child.handle(async (n, run) => {
+    if (n === 0) await run.waitForSignal("go");
+    return text;
+  });
+  const seen: string[] = [];
+  const parent = job<null>("parent", { retry: { attempts: 1 } });
+  parent.handle(async (_, run) => {
+    const ids = await run.enqueueMany(child, [0, 1, 2, 3]);
+    if (run.attempt === 1) {
+      await untilWaits(engine, ids[0]!, "run.signal(go)#1");
+      for (const id of ids.slice(1)) await engine.result(id);
+    }
+    // A replay may name them in another order.
+    const ends = await run.wait(run.attempt === 3 ? ids.toReversed() : ids, { timeout: "1ms" });
+    const states = new Map(ends.map((end) => [end.id, end.state === "succeeded" ? end.result.length : end.state]));
+    seen.push(ids.map((id) => states.get(id)).join(" "));
+    const left = ends.filter(({ state }) => state === "queued" || state === "running").map(({ id }) => id);
+    if (run.attempt === 2) await engine.signal(left[0]!, "go");
+    return (await run.results(left)).length;
+  });
+  const engine = await memory(t, [child, parent]);
+  await engine.start({ concurrency: 4 });
+  const { id } = await engine.enqueue(parent, null);
+  assert.equal(await engine.result(id), 1);
+  assert.deepEqual(seen, ["queued 100000 100000 100000", "queued 100000 100000 100000"]);
+  // The mark of the ids that a wait was for is not shown.
+  const { steps } = (await engine.get(id))!;
+  assert.deepEqual(
+    steps.map(({ name }) => name),
+    ["run.wait#1", "run.wait#2"],
+  );
 });
 
 test("a step may not have the name of a wait", async (t) => {

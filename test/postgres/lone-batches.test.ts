@@ -114,7 +114,7 @@ test("blocks of a lone batch and plain jobs are claimed ahead in the order of bo
   await store.declare([kind("sms")]);
   await store.enqueue(names("s", 10).map((id) => draft({ id, kind: "sms" })));
   const kinds = [
-    { kind: "mail", room: 10, ahead: true },
+    { kind: "mail", room: 10, ahead: true, fair: true },
     { kind: "sms", room: 10, ahead: true },
   ];
   const first = await worker.claim({ total: 1, kinds, ahead: 9 });
@@ -140,7 +140,7 @@ test("a kind that may not wait ends what is claimed ahead next to a batch kind",
   await store.declare([kind("sms"), kind("fax")]);
   await store.enqueue([draft({ id: "f", kind: "fax" }), draft({ id: "s", kind: "sms" })]);
   const kinds = [
-    { kind: "mail", room: 10, ahead: true },
+    { kind: "mail", room: 10, ahead: true, fair: true },
     { kind: "fax", room: 10 },
     { kind: "sms", room: 10, ahead: true },
   ];

@@ -77,3 +77,15 @@ test("without a free slot a worker that finds a job that may not wait is not ask
   const { turn } = await here(t, "s1");
   assert.deepEqual(await turn(room(0)), { ids: [], nextDueInMs: null });
 });
+
+test("a worker that found nothing because its kinds were paused claims ahead again with its second turn", async (t) => {
+  const { fresh, worker } = await here(t, ...Array.from({ length: 99 }, (_, n) => `m${n}`));
+  const pause = (paused: boolean): Promise<unknown> =>
+    fresh.query(`UPDATE "${fresh.schema}".kinds SET paused = ${paused} WHERE name = 'mail'`);
+  await pause(true);
+  // What is in front is not for it, and it looks at each of its kinds for a while.
+  for (let turn = 0; turn < 3; turn++) assert.deepEqual(idsOf(await worker.claim(room(2))), []);
+  await pause(false);
+  assert.deepEqual(idsOf(await worker.claim(room(2))), ["m0", "m1"]);
+  assert.equal((await worker.claim(room(2))).length, 7);
+});

@@ -34,6 +34,15 @@ test("FR-031 FR-035 AC-006 a beat names the worker, how long the loop stood stil
   assert.deepEqual(beats, [["w1", { loopLagMs: 13, confirmed: CONFIRMED }]]);
 });
 
+test("a beat that polls may take a third of its time longer for that, and 50 ms at most", async () => {
+  const limits: unknown[] = [];
+  for (const intervalMs of [50, 300, 30_000]) {
+    const { heartbeat } = heart((_, { pollMs }) => (limits.push(pollMs), Promise.resolve(aBeatAnswer())), intervalMs);
+    await heartbeat.tick(false, true);
+  }
+  assert.deepEqual(limits, [16, 33, 50]);
+});
+
 test("an accepted beat counts from when it was sent, not from when it was answered", async () => {
   const answer = held<BeatAnswer>();
   const { clock, heartbeat } = heart(() => answer.promise);

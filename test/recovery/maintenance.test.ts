@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ErrorCode, OutliveError } from "../../src/job/errors.ts";
+import { pause } from "../../src/job/time.ts";
 import { Maintenance } from "../../src/recovery/maintenance.ts";
 import type { Liveness, LivenessTimes, Neighbours, Probe, ProcessState, WorkerRow } from "../../src/stores/liveness.ts";
 import type { SomeVerbs } from "../../src/stores/observed.ts";
@@ -23,6 +24,7 @@ interface Given {
   readonly processes?: Record<number, ProcessState>;
   /** What waits, if this process is elected. */
   readonly pending?: () => Pending;
+  readonly pendingTakesMs?: number;
   readonly neighbours?: Neighbours;
 }
 
@@ -74,7 +76,9 @@ function keep(given: Given = {}) {
       tend: () => Promise.resolve(state.upkeep),
       pending: (kinds) => {
         at(`pending ${kinds.join(",")}`);
-        return Promise.resolve(given.pending?.() ?? { now: false, nextInMs: null });
+        const found = given.pending?.() ?? { now: false, nextInMs: null };
+        const { pendingTakesMs } = given;
+        return pendingTakesMs === undefined ? Promise.resolve(found) : pause(clock, pendingTakesMs).then(() => found);
       },
     },
     notify: (what) => at(what),
@@ -247,6 +251,47 @@ test("stopping calls off every timer and waits for what is under way", async () 
   calls.length = 0;
   await clock.advance(600_000);
   assert.deepEqual(calls, []);
+});
+
+test("the heartbeat of a worker that holds nothing polls every 10 s, within a part of the time that a heartbeat may take", async () => {
+  const polls: (readonly [at: number, ms: number])[] = [];
+  let answer = aBeatAnswer();
+  const kept: ReturnType<typeof keep> = keep({
+    times: { heartbeatMs: 4_000 },
+    store: {
+      beat: (_, { pollMs }) => {
+        if (pollMs !== undefined) polls.push([kept.clock.mono() - startedMono, pollMs]);
+        return Promise.resolve({ ...answer, now: kept.clock.now() });
+      },
+    },
+  });
+  const startedMono = kept.clock.mono();
+  kept.maintenance.start();
+  await kept.clock.advance(24_000);
+  assert.deepEqual(
+    polls.map(([at]) => at),
+    [8_000, 16_000, 24_000],
+    "not the first one: what the worker holds is not known before",
+  );
+  assert.ok(polls.every(([, ms]) => ms === 50));
+  answer = aBeatAnswer({ held: { count: 1, digest: 7 } });
+  await kept.clock.advance(4_000);
+  polls.length = 0;
+  await kept.clock.advance(60_000);
+  assert.deepEqual(polls, [], "it holds a job");
+});
+
+test("the process that polls for all rests ten times as long as its poll takes, up to 10 s", async () => {
+  const { maintenance, clock, of } = keep({
+    workers: [aWorkerRow({ id: "w1" })],
+    pending: () => ({ now: false, nextInMs: null }),
+    pendingTakesMs: 500,
+  });
+  maintenance.start();
+  await clock.advance(60_000);
+  const at = of("pending").map((call) => Number(call.split(" ").at(-1)));
+  assert.ok(at.length > 5);
+  for (const [i, ms] of at.entries()) if (i > 0) assert.equal(ms - at[i - 1]!, 5_500);
 });
 
 test("a slow purge does not pile up, and holds up neither the heartbeat nor the detection of a death nor what is overdue", async () => {

@@ -123,6 +123,25 @@ test("FR-022 FR-026 FR-027 every decision has its own words", () => {
   );
 });
 
+test("requests that were in flight are counted by kind, in the words of what became of each", () => {
+  const report = text([
+    anIncident({
+      jobs: [
+        aJob("a", { kind: "pay", decision: "unsent" }),
+        aJob("b", { kind: "pay", decision: "unsent" }),
+        aJob("c", { kind: "pay", decision: "ask" }),
+        aJob("d", { kind: "hook", decision: "resend" }),
+        aJob("e", { kind: "hook", decision: "unknown" }),
+        aJob("f", { kind: "hook", decision: "none", success: false, error: "refused" }),
+      ],
+    }),
+  ]);
+  assert.match(
+    report,
+    /\nRequests In Flight: 5\n {2}- pay: 2 had not been sent, 1 of unknown outcome: asked\n {2}- hook: 1 sent again, 1 of unknown outcome: failed\n/,
+  );
+});
+
 test("an unfinished recovery says so, also if only one of its incidents is unfinished", () => {
   const unfinished = text([anIncident(), anIncident({ id: "incident-2", completedAt: null })]);
   assert.match(unfinished, /\nDuration: unfinished\n/);

@@ -9,13 +9,15 @@ import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { redisAddress, type RedisPromise } from "../../src/stores/redis/address.ts";
 import { Connection, type Loss } from "../../src/stores/redis/connection.ts";
-import { connect, type Wire } from "../../src/stores/redis/driver.ts";
+import { connect, type Reply, type Wire } from "../../src/stores/redis/driver.ts";
 import { assertWaitsForFlush } from "../../src/stores/redis/durability.ts";
+import { Journal, KEPT_CHARS, KEPT_MS } from "../../src/stores/redis/journal.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import { draft, idsOf, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { kinds } from "../support/jobs.ts";
 import { untilTrue } from "../support/processes.ts";
 import { ownRedis, type RedisServer } from "../support/redis.ts";
+import { type RedisProxy, redisProxy } from "../support/redis-proxy.ts";
 import { RedisPlace } from "./place.ts";
 
 interface Opened {
@@ -72,7 +74,7 @@ test("R21: what a server has lost is sent again by the process to which it was a
   await store.operate.signal({ job: "lost-1", name: "go", payload: "1", id: "s1" });
   await goBack();
   await again(() => store.inspect.counts());
-  assert.deepEqual(losses, [{ operations: 4, jobs: 3, ends: 1, failed: 0 }]);
+  assert.deepEqual(losses, [{ operations: 4, jobs: 3, ends: 1, failed: 0, dropped: 0 }]);
   const states = await Promise.all(
     ["kept", "ends", "after", "lost-1", "lost-2", "lost-3"].map(async (id) => (await store.inspect.get(id))?.state),
   );
@@ -95,11 +97,80 @@ test("an end whose claim is lost, too, is not written again: that job runs again
   await store.turn("w", [SETTLE.succeed(claimed[0]!)], roomFor(0));
   await goBack();
   await again(() => store.inspect.counts());
-  assert.deepEqual(losses, [{ operations: 2, jobs: 0, ends: 0, failed: 0 }]);
+  assert.deepEqual(losses, [{ operations: 2, jobs: 0, ends: 0, failed: 0, dropped: 0 }]);
   await store.register(workerRecord("v"));
   const second = await store.turn("v", [], roomFor(1));
   assert.deepEqual(idsOf(second.claimed), ["a"]);
   assert.ok(second.claimed[0]!.lease.epoch > claimed[0]!.lease.epoch, "no fence is issued twice");
+});
+
+test("what could not be sent again is sent with the next connection, and both are reported", async (t) => {
+  const settings: Record<string, string> = {};
+  const server = await ownRedis(t, { fsync: "always", settings });
+  const { store, losses } = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const goBack = keptFiles(server);
+  await store.enqueue([draft("a")]);
+  // A server that has no memory left takes nothing new.
+  settings["maxmemory"] = "1mb";
+  await goBack();
+  await again(() => store.inspect.counts());
+  assert.deepEqual(losses, [{ operations: 1, jobs: 0, ends: 0, failed: 1, dropped: 0 }]);
+  assert.equal(await store.inspect.get("a"), null);
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await wire.call(["CONFIG", "SET", "maxmemory", "0"], 5_000);
+  await wire.call(["CLIENT", "KILL", "TYPE", "normal"], 5_000);
+  await again(() => store.inspect.counts());
+  assert.equal((await store.inspect.get("a"))?.state, "queued");
+  assert.deepEqual(losses.slice(1), [{ operations: 0, jobs: 1, ends: 0, failed: 0, dropped: 0 }]);
+  const { detail } = await store.inspect.health();
+  assert.deepEqual([detail["operationsLost"], detail["jobsSentAgain"]], [1, 1]);
+});
+
+test("what is cut off while it is sent again is sent with the next connection, before anything else", async (t) => {
+  const server = await ownRedis(t, { fsync: "always" });
+  let cuts = 0;
+  const proxy = await redisProxy(t, server, {
+    passes: (text) => cuts === 0 || !text.includes("sent-again") || cuts-- === 0,
+  });
+  const { store, losses } = storeOn(t, proxy.url);
+  await store.declare([kind("mail")]);
+  const goBack = keptFiles(server);
+  await store.enqueue([draft("sent-again")]);
+  cuts = 1;
+  await goBack();
+  await again(() => store.inspect.counts());
+  assert.equal(cuts, 0);
+  assert.equal((await store.inspect.get("sent-again"))?.state, "queued");
+  assert.deepEqual(losses, [
+    { operations: 1, jobs: 0, ends: 0, failed: 1, dropped: 0 },
+    { operations: 0, jobs: 1, ends: 0, failed: 0, dropped: 0 },
+  ]);
+  const { detail } = await store.inspect.health();
+  assert.deepEqual([detail["operationsLost"], detail["jobsSentAgain"]], [1, 1]);
+});
+
+test("what waits to be sent again neither grows without bound nor keeps what was acknowledged after it", () => {
+  const journal = new Journal();
+  const call = (chars: number) => ({ script: "enqueue", args: ["x".repeat(chars)] }) as const;
+  const half = call(KEPT_CHARS / 2);
+  journal.note(half, 1, 0);
+  assert.equal(journal.lose(0), 0);
+  // Behind it, what is older than the store may lose is forgotten.
+  journal.note(call(10), 2, 0);
+  journal.note(call(20), 3, KEPT_MS + 1);
+  assert.equal(journal.lose(1), 0);
+  const unsent = (): readonly number[] => journal.unsent.map(({ args }) => args[0]!.length);
+  assert.deepEqual(unsent(), [KEPT_CHARS / 2, 20]);
+  journal.note(half, 4, KEPT_MS + 2);
+  assert.equal(journal.lose(3), 1, "the oldest is dropped, and counted");
+  assert.deepEqual(unsent(), [20, KEPT_CHARS / 2]);
+  journal.sent(journal.unsent[0]!, 5, KEPT_MS + 3);
+  journal.sent(journal.unsent[0]!, null, KEPT_MS + 3);
+  assert.deepEqual(unsent(), []);
+  assert.equal(journal.lose(4), 0);
+  assert.deepEqual(unsent(), [20], "what was sent again may be lost again");
 });
 
 test("a plain restart of a server that flushes always sends nothing again, and an open reports the run", async (t) => {
@@ -194,7 +265,7 @@ function serverThatWaits(waitsMs: number, lateMs = 0): Parameters<typeof assertW
     });
     return () => {};
   };
-  return [waiting, plain, "key", { mono: () => nowMs, after }];
+  return [waiting, plain, async () => {}, { mono: () => nowMs, after }];
 }
 
 test("a WAITAOF that returns before the next flush is found out, also on a server that is slow", async () => {
@@ -232,6 +303,82 @@ test("redis.replicas: a write is acknowledged when that many replicas have it, a
   replica.thaw();
   const repeated = await again(() => store.enqueue([draft("alone")]));
   assert.deepEqual(repeated, [{ id: "alone", created: false }], "the write stood");
+});
+
+type Call = (...args: readonly string[]) => Promise<Reply>;
+
+/** A primary, its replica, and a replica of that, all online; the store is on the primary, through a proxy, and promises one replica. */
+async function chained(t: TestContext): Promise<{
+  readonly proxy: RedisProxy;
+  readonly store: Store;
+  readonly servers: readonly [RedisServer, RedisServer];
+  readonly calls: readonly [Call, Call];
+}> {
+  const servers: RedisServer[] = [];
+  const calls: Call[] = [];
+  for (let n = 0; n < 3; n++) {
+    const replicaof = n === 0 ? {} : { replicaof: `127.0.0.1 ${servers[n - 1]!.port}` };
+    const server = await ownRedis(t, { settings: { "repl-diskless-sync-delay": "0", ...replicaof } });
+    const wire = await connect({ url: server.url() });
+    t.after(() => wire.close());
+    servers.push(server);
+    calls.push((...args) => wire.call(args, 5_000));
+  }
+  await untilTrue(
+    () => Promise.all(calls.map((call) => call("INFO", "replication"))),
+    (all) =>
+      all.slice(0, 2).every((info) => /state=online/.test(String(info))) &&
+      all.slice(1).every((info) => /master_link_status:up/.test(String(info))),
+    "both replicas are online",
+  );
+  const proxy = await redisProxy(t, servers[0]!);
+  const { store } = storeOn(t, proxy.url, { replicas: 1, confirmMs: 60_000 });
+  await store.declare([kind("mail")]);
+  await store.enqueue([draft("kept")]);
+  return { proxy, store, servers: [servers[0]!, servers[1]!], calls: [calls[0]!, calls[1]!] };
+}
+
+/** Of a call: what it rejects with, or null. */
+const failure = (call: Promise<unknown>): Promise<OutliveError | null> =>
+  call.then(
+    () => null,
+    (thrown: OutliveError) => thrown,
+  );
+
+test("a write is not confirmed by another server than the one that did it, although that one has replicas", async (t) => {
+  const { proxy, store, servers, calls } = await chained(t);
+  await calls[1]("REPLICAOF", "NO", "ONE");
+  proxy.leadTo(servers[1]);
+  // The first is the store's own, and stands; the second confirms, and is made again.
+  proxy.cut(2);
+  for (const id of ["a", "b"])
+    assert.equal((await failure(store.enqueue([draft(id)])))?.code, ErrorCode.storeUnreachable, id);
+  assert.deepEqual([await calls[0]("HLEN", "o:{outlive}:j:0"), await calls[1]("HLEN", "o:{outlive}:j:0")], [3, 1]);
+});
+
+test("writes that wait for a confirmation when their server is lost are not confirmed by the one that takes its place", async (t) => {
+  const { proxy, store, servers, calls } = await chained(t);
+  await calls[1]("REPLICAOF", "NO", "ONE");
+  const first = failure(store.enqueue([draft("a")]));
+  await untilTrue(
+    () => calls[0]("INFO", "clients"),
+    (info) => /blocked_clients:1/.test(String(info)),
+    "the first waits for a replica",
+  );
+  const second = failure(store.register(workerRecord("w")));
+  await untilTrue(
+    () => calls[0]("HLEN", "o:{outlive}:ws"),
+    (workers) => workers === 1,
+    "the second is written",
+  );
+  proxy.leadTo(servers[1]);
+  proxy.cut();
+  assert.deepEqual(
+    (await Promise.all([first, second])).map((thrown) => thrown?.code),
+    [ErrorCode.storeUnreachable, ErrorCode.storeUnreachable],
+  );
+  // What can be sent again is on the new server nevertheless.
+  assert.deepEqual(await again(() => store.enqueue([draft("a")])), [{ id: "a", created: false }]);
 });
 
 test("outlive check prints when the server flushes, and what a user may not ask for is shown as unknown", async (t) => {

@@ -6,11 +6,13 @@ import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { wait } from "../../src/job/transitions.ts";
 import { decideCrash } from "../../src/recovery/recover.ts";
-import type { Store } from "../../src/stores/port.ts";
+import type { ClaimedJob } from "../../src/job/job.ts";
+import type { PassRecord, Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection } from "../../src/stores/redis/connection.ts";
 import { LISTED_PAGES } from "../../src/stores/redis/lua/reads.ts";
 import { connect, connectTo, type Reply } from "../../src/stores/redis/driver.ts";
+import { channelOf } from "../../src/stores/redis/liveness.ts";
 import { SERVER_CLOCK } from "../../src/stores/redis/scripts.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import {
@@ -93,21 +95,44 @@ test("R5: a removal, a cancel of a family and a list take a bounded piece in one
   assert.equal(stopped, String((1_000 - LISTED_PAGES + 1) * 64));
 });
 
-test("R5: a turn admits a bounded piece of all that keys have room for, and goes on at once until all of it is claimed", async (t) => {
-  const { store } = await freshStore(t);
+test("R5: a turn admits a bounded piece of all that keys have room for, goes on at once until all of it is claimed, and does no more where more waits", async (t) => {
+  const server = await ownRedis(t);
+  const call = await callsOn(t, server);
+  /** How many commands scripts have called: a measure that no other process on this machine changes. */
+  const commands = async (): Promise<number> => {
+    const stats = String(await call("INFO", "commandstats"));
+    const counts = [...stats.matchAll(/^cmdstat_(?!info|evalsha|script)\S+:calls=(\d+)/gm)].map(([, n]) => Number(n));
+    return counts.reduce((sum, n) => sum + n, 0);
+  };
   const limit = { name: "user", running: 100, intervalMs: null, burst: 1, strict: false };
-  await store.declare([kind("mail", { keyed: [limit] })]);
-  await store.register(workerRecord("w"));
   const keys = (at: number) => [{ id: 1 + (at % 5), limit: limit.name, key: `user-${at % 5}` }];
-  await store.enqueue(names("k", 200).map((id, at) => draft({ id, keys: keys(at) })));
-  const claimed: string[] = [];
-  for (let turns = 0; claimed.length < 200; turns++) {
-    const turn = await store.turn("w", [], roomFor(1_000));
-    assert.ok(turn.claimed.length > 0 && turn.claimed.length <= 60, `${turn.claimed.length} in turn ${turns}`);
-    claimed.push(...idsOf(turn.claimed));
-    if (claimed.length < 200) assert.equal(turn.nextDueInMs, 0);
-  }
-  assert.equal(new Set(claimed).size, 200);
+  const worstOf = async (waiting: number): Promise<readonly [claims: number, ends: number]> => {
+    const { store } = storeOn(t, `${server.url()}?store=of-${waiting}`);
+    await store.declare([kind("mail", { keyed: [limit] })]);
+    await store.register(workerRecord("w"));
+    await store.enqueue(names("k", waiting).map((id, at) => draft({ id, keys: keys(at) })));
+    const claimed: ClaimedJob[] = [];
+    let claims = 0;
+    for (let turns = 0; claimed.length < 200; turns++) {
+      const before = await commands();
+      const turn = await store.turn("w", [], roomFor(1_000));
+      claims = Math.max(claims, (await commands()) - before);
+      assert.ok(turn.claimed.length > 0 && turn.claimed.length <= 60, `${turn.claimed.length} in turn ${turns}`);
+      claimed.push(...turn.claimed);
+      if (claimed.length < 200) assert.equal(turn.nextDueInMs, 0);
+    }
+    assert.equal(new Set(idsOf(claimed)).size, claimed.length);
+    const before = await commands();
+    const ending = claimed.slice(0, 150).map((job) => SETTLE.succeed(job));
+    assert.ok((await store.turn("w", ending, roomFor(0))).settled.every(({ is }) => is === "applied"));
+    return [claims, (await commands()) - before];
+  };
+  const [few, many] = [await worstOf(200), await worstOf(5_000)];
+  assert.ok(
+    many.every((count, at) => count <= 1.5 * few[at]!),
+    `${few.join()} and ${many.join()}`,
+  );
+  assert.ok(Math.max(...many) <= 600, many.join());
 });
 
 test("R5: children of an attempt, and jobs that it waits for, are written in pieces that no script exceeds, and still as a whole", async (t) => {
@@ -323,6 +348,32 @@ test("R19: a server that accepts a connection and never greets fails it at its d
   const server = await ownRedis(t);
   server.freeze();
   await assert.rejects(connectTo({ url: server.url() }, 100), { code: "NO_REPLY" });
+});
+
+test("R19: a server that stops replying before a subscription stands fails that at its deadline, too", async (t) => {
+  const server = await ownRedis(t);
+  const wire = await connect({ url: server.url() });
+  const lost = new Promise<void>((resolve) => wire.onLost(resolve));
+  server.freeze();
+  await assert.rejects(
+    wire.subscribe("channel", () => {}),
+    { code: "NO_REPLY" },
+  );
+  await lost;
+});
+
+test("a worker whose subscription is back before the script that takes its work is not condemned, though its heartbeat is still on its way", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  await store.register(workerRecord("w"));
+  const [worker] = await store.workers({});
+  const death = { worker: worker!, how: "lost", detectedAt: 0, lastSeenAliveAt: null, evidence: null } as const;
+  const recovery = { id: "r", by: "v", startedAt: 0, integrity: "not checked", summary: null } satisfies PassRecord;
+  const condemn = (): Promise<unknown> => store.condemn({ worker: worker!, death, recovery, incident: "i" });
+  await connection.subscribe(channelOf(connection.tag, "w"), () => {});
+  assert.equal(await condemn(), null, "it is there");
+  await connection.unsubscribe(channelOf(connection.tag, "w"));
+  assert.notEqual(await condemn(), null, "it is away");
 });
 
 test("R20: every key and channel of a store is in one slot", async (t) => {

@@ -203,7 +203,7 @@ test("R2: sentinels promote a replica that was behind: workers follow, the epoch
   await onReplica("REPLICAOF", "127.0.0.1", String(primary.port));
   const next = await again(() => store.register(workerRecord("v", { predecessor: "w" })));
   assert.ok(next.epoch > epoch, "the epoch is higher before the first claim");
-  assert.deepEqual(losses, [{ operations: 2, jobs: 2, ends: 0, failed: 0 }]);
+  assert.deepEqual(losses, [{ operations: 2, jobs: 2, ends: 0, failed: 0, dropped: 0 }]);
   assert.deepEqual(idsOf((await store.turn("v", [], roomFor(9))).claimed), ["before", "lost-1", "lost-2"]);
   assert.equal((await store.inspect.health()).detail["operationsLost"], 2);
 });
@@ -215,7 +215,8 @@ test("R18: a cluster's node names another one: the store is found, and after its
     "cluster-node-timeout": "60000",
     "cluster-allow-replica-migration": "no",
   };
-  const [one, two] = [await ownRedis(t, { settings }), await ownRedis(t, { settings })];
+  const replicating = { ...settings, "repl-diskless-sync-delay": "0" };
+  const [one, two] = [await ownRedis(t, { settings }), await ownRedis(t, { settings: replicating })];
   const [onOne, onTwo] = [await calls(t, one), await calls(t, two)];
   await onOne("CLUSTER", "MEET", "127.0.0.1", String(two.port));
   const slot = String(await onOne("CLUSTER", "KEYSLOT", "o:{outlive}:meta"));
@@ -232,6 +233,22 @@ test("R18: a cluster's node names another one: the store is found, and after its
   const { epoch } = await store.register(workerRecord("w"));
   assert.deepEqual([await onOne("DBSIZE"), Number(await onTwo("DBSIZE")) > 0], [0, true]);
 
+  // What is promised is confirmed by the node that has the store, too.
+  const replica = await ownRedis(t, { settings });
+  const onReplica = await calls(t, replica);
+  await onReplica("CLUSTER", "MEET", "127.0.0.1", String(two.port));
+  const nodeOfStore = String(await onTwo("CLUSTER", "MYID"));
+  await again(() => onReplica("CLUSTER", "REPLICATE", nodeOfStore));
+  await untilTrue(
+    () => onTwo("INFO", "replication"),
+    (info) => /state=online/.test(String(info)),
+    "the node has a replica",
+  );
+  const { store: promised } = storeOn(t, `redis+cluster://127.0.0.1:${one.port}`, { replicas: 1 });
+  assert.deepEqual(await promised.enqueue([draft("b")]), [{ id: "b", created: true }]);
+  await promised.close();
+  await replica.destroy();
+
   const [idOne, idTwo] = [String(await onOne("CLUSTER", "MYID")), String(await onTwo("CLUSTER", "MYID"))];
   await onOne("CLUSTER", "SETSLOT", slot, "IMPORTING", idTwo);
   await onTwo("CLUSTER", "SETSLOT", slot, "MIGRATING", idOne);
@@ -241,6 +258,6 @@ test("R18: a cluster's node names another one: the store is found, and after its
   await onTwo("CLUSTER", "SETSLOT", slot, "NODE", idOne);
   const next = await again(() => store.register(workerRecord("v", { predecessor: "w" })));
   assert.ok(next.epoch > epoch, "another server: a new run");
-  assert.deepEqual(idsOf((await store.turn("v", [], roomFor(9))).claimed), ["a"]);
+  assert.deepEqual(idsOf((await store.turn("v", [], roomFor(9))).claimed), ["a", "b"]);
   assert.deepEqual([Number(await onOne("DBSIZE")) > 0, await onTwo("DBSIZE")], [true, 0]);
 });

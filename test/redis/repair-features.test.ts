@@ -87,3 +87,24 @@ test("each index of batches and schedules that is lost is found, and built again
     assert.deepEqual(await contents(connection), before, stray.join(" "));
   }
 });
+
+test("counts of a batch that do not agree with its blocks and failures are found", async (t) => {
+  const { url, name } = await freshName(t);
+  const address = redisAddress(`${url}?store=${name}`);
+  const connection = new Connection({ address, random: systemRandom, clock: systemClock });
+  const store = redisStore({ connection, clock: systemClock, wakeups: null });
+  t.after(() => store.close());
+  await furnish(store);
+  while (await store.batches!.tend(1_000));
+  assert.deepEqual(await store.upkeep.inconsistencies!(), []);
+  for (const count of ["succeeded", "failed", "quarantined", "aborted"]) {
+    await connection.command("HINCRBY", `${connection.tag}b:1`, count, "1");
+    const found = await store.upkeep.inconsistencies!();
+    assert.deepEqual(
+      found.map(({ what, names }) => [what, names]),
+      [["batch-disagrees", ["ended"]]],
+    );
+    assert.match(found[0]!.detail, new RegExp(`${count} \\d, its blocks have \\d`));
+    await connection.command("HINCRBY", `${connection.tag}b:1`, count, "-1");
+  }
+});

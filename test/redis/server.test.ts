@@ -1,7 +1,6 @@
 // What happens to the server itself: it is started again, goes back, is emptied, is full, or is not fit for jobs. Each test has one of its own.
 import assert from "node:assert/strict";
 import { cpSync, rmSync } from "node:fs";
-import { type AddressInfo, createConnection, createServer } from "node:net";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { ErrorCode, type OutliveError } from "../../src/job/errors.ts";
@@ -15,6 +14,7 @@ import { draft, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/co
 import { kinds } from "../support/jobs.ts";
 import { untilTrue } from "../support/processes.ts";
 import { ownRedis, type RedisServer } from "../support/redis.ts";
+import { hidesFromEverySecond, hidesSubscriptions, redisProxy } from "../support/redis-proxy.ts";
 import { RedisPlace } from "./place.ts";
 
 function storeOn(t: TestContext, url: string): Store {
@@ -266,40 +266,12 @@ test("a thousand damaged jobs in front of a sound one are quarantined, and the w
   assert.deepEqual([counts!.quarantined, counts!.succeeded], [damaged, 1]);
 });
 
-interface ProxyRules {
-  /** Whether a connection may reach the server; one that may not is closed at its first command. */
-  readonly admits?: () => boolean;
-  /** What becomes of what the server sends. */
-  readonly sends?: (text: string) => string;
-}
-
-async function proxyTo(t: TestContext, port: number, { admits = () => true, sends }: ProxyRules): Promise<number> {
-  const proxy = createServer((client) => {
-    if (!admits()) return void client.on("error", () => {}).once("data", () => client.destroy());
-    const server = createConnection(port, "127.0.0.1");
-    client.on("data", (data) => server.write(data));
-    server.on("data", (data: Buffer) => client.write(sends ? sends(data.toString("latin1")) : data, "latin1"));
-    for (const [one, other] of [
-      [client, server],
-      [server, client],
-    ] as const)
-      one.on("error", () => {}).once("close", () => other.destroy());
-  });
-  await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
-  t.after(() => proxy.close());
-  return (proxy.address() as AddressInfo).port;
-}
-
-/** Counts no subscriber of a worker's channel, like a proxy that sees only its own. */
-const hidesSubscriptions = (text: string): string => text.replaceAll(/(w:[^\r\n]+\r\n):[1-9]\r\n/g, "$1:0\r\n");
-
 test("R2: a worker whose maintenance does not reach the server when it starts works all the same, and its maintenance follows", async (t) => {
   const server = await ownRedis(t);
-  const url = new URL(server.url());
   let [connections, isOpen] = [0, false];
-  url.port = String(await proxyTo(t, server.port, { admits: () => ++connections === 1 || isOpen }));
+  const { url } = await redisProxy(t, server, { admits: () => ++connections === 1 || isOpen });
   const failures: string[] = [];
-  const engine = await new RedisPlace(t, url.href).engine({
+  const engine = await new RedisPlace(t, url).engine({
     onEvent: (event) => event.name === "heartbeat.failed" && failures.push(event.error.name),
   });
   await engine.start({ concurrency: 2 });
@@ -320,9 +292,8 @@ test("R2: a worker whose maintenance does not reach the server when it starts wo
 
 test("a worker behind a proxy that hides subscriptions takes no lock, works, and advice names it", async (t) => {
   const server = await ownRedis(t);
-  const url = new URL(server.url());
-  url.port = String(await proxyTo(t, server.port, { sends: hidesSubscriptions }));
-  const place = new RedisPlace(t, url.href);
+  const { url } = await redisProxy(t, server, { sends: hidesSubscriptions });
+  const place = new RedisPlace(t, url);
   const engine = await place.engine();
   const child = place.child();
   await child.untilFact("working");
@@ -330,9 +301,63 @@ test("a worker behind a proxy that hides subscriptions takes no lock, works, and
   assert.equal(await engine.result(id, { timeout: "30s" }), null);
   const [worker] = await engine.workers();
   assert.equal(worker!.lock.name, null);
-  const [found] = (await engine.operator.advice()).filter(({ text }) => /own subscriptions/.test(text));
+  const [found] = (await engine.operator.advice()).filter(({ text }) =>
+    /did not see their own subscriptions/.test(text),
+  );
   assert.equal(found?.level, "warning");
   assert.ok(found.text.includes(worker!.id));
+});
+
+test("a worker behind several proxies, each of which sees only its own subscriptions, takes no lock either, and a check finds them before the first worker", async (t) => {
+  const server = await ownRedis(t);
+  const { url } = await redisProxy(t, server, { sends: hidesFromEverySecond() });
+  const place = new RedisPlace(t, url);
+  const engine = await place.engine();
+  const found = await engine.operator.advice();
+  assert.ok(found.some(({ text }) => /is not seen by other connections/.test(text)));
+  const child = place.child();
+  await child.untilFact("working");
+  assert.equal((await engine.workers())[0]!.lock.name, null);
+});
+
+test("R2: a server that refuses some connections for a moment hides nothing: the worker that registers takes its lock", async (t) => {
+  const server = await ownRedis(t);
+  let connections = 0;
+  // After the program's own, the three by which it finds out whether others see its subscription.
+  const { url } = await redisProxy(t, server, { admits: () => ++connections === 1 || connections > 4 });
+  const engine = await new RedisPlace(t, url).engine();
+  await engine.start();
+  const [worker] = await engine.workers();
+  assert.equal(worker!.lock.name, `o:{outlive}:w:${worker!.id}`);
+});
+
+test("R2: a server that refuses every further connection proves nothing: the worker takes no lock, and advice names that and no proxy", async (t) => {
+  const server = await ownRedis(t);
+  let connections = 0;
+  const { url } = await redisProxy(t, server, { admits: () => ++connections === 1 });
+  const engine = await new RedisPlace(t, url).engine();
+  const warnings = async (): Promise<string> => (await engine.operator.advice()).map(({ text }) => text).join("\n");
+  assert.match(
+    await warnings(),
+    /refused further connections, so whether it shows a subscription to others is not known/,
+  );
+  assert.doesNotMatch(await warnings(), /proxy/);
+  await engine.start();
+  assert.equal((await engine.workers())[0]!.lock.name, null);
+});
+
+test("a worker whose store was flushed stops with STORE_REPLACED, and says so once", async (t) => {
+  const server = await ownRedis(t);
+  const events: string[] = [];
+  const engine = await new RedisPlace(t, server.url()).engine({ onEvent: ({ name }) => void events.push(name) });
+  const worker = await engine.start();
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await wire.call(["FLUSHALL"], 5_000);
+  await assert.rejects(worker.stopped, { code: ErrorCode.storeReplaced });
+  assert.equal(events.filter((name) => name === "store.replaced").length, 1);
+  await assert.rejects(engine.enqueue(kinds.slow, { ms: 1 }), { code: ErrorCode.storeReplaced });
+  assert.deepEqual(await wire.call(["KEYS", "*"], 5_000), [], "nothing was written");
 });
 
 async function restarts(server: RedisServer, how: "kill" | "stop"): Promise<void> {

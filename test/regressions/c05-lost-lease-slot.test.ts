@@ -1,6 +1,7 @@
 // C5: a handler that does not end kept its slot after its worker's lease was lost, and the worker ran nothing any more.
 import assert from "node:assert/strict";
 import { fork } from "node:child_process";
+import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type Engine, job } from "../../src/index.ts";
@@ -52,8 +53,13 @@ async function frozenPastItsLease(t: TestContext, kind: typeof hangs) {
   const { id: next } = await engine.enqueue(quick, null);
   await freezeOutsideOfAWrite(engine, child.pid);
   await new Promise((resolve) => setTimeout(resolve, 2 * LEASE_MS));
+  // Until its handler has heard of it no heartbeat is written: one that came first would show that no other worker has taken the lease.
+  const lock = new DatabaseSync(place.path);
+  lock.exec("BEGIN IMMEDIATE");
   child.kill("SIGCONT");
   await child.untilFact("aborted", { id, why: "lease-lost" });
+  lock.exec("ROLLBACK");
+  lock.close();
   return { engine, child, id, next };
 }
 

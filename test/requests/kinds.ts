@@ -1,5 +1,6 @@
 // The requests of the tests that kill processes, as their parent and their children see them.
 import { appendFileSync } from "node:fs";
+import { job } from "../../src/index.ts";
 import { request } from "../../src/requests.ts";
 
 const receiver = process.env["OUTLIVE_TEST_RECEIVER"] ?? "http://127.0.0.1:1";
@@ -25,9 +26,22 @@ asking.onUnknown(({ requestId }) => {
   return { status: 200, body: "found" };
 });
 
+/** Two POSTs of its own that must not be sent twice; the second one is tried three times, as an SDK would. */
+export const calling = job("calling", { retry: COMMON.retry });
+calling.handle(async (_, run) => {
+  const fetch = run.fetch({ ifUnknown: "fail", addresses: "any" });
+  await fetch(`${receiver}/first`, { method: "POST", body: "a" });
+  for (let tries = 0; tries < 3; tries++) {
+    try {
+      await fetch(`${receiver}/second`, { method: "POST", body: "b" });
+      return say(`called ${run.id}`);
+    } catch {}
+  }
+});
+
 function say(what: string): void {
   if (effects !== undefined) appendFileSync(effects, `${what}\n`);
 }
 
-export const KINDS = [again, once, asking];
+export const KINDS = [again, once, asking, calling];
 export const HEARTBEAT = { interval: "200ms", lease: "20s", probe: "50ms", sweep: "1s" } as const;

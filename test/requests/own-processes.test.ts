@@ -12,7 +12,7 @@ import { Receiver } from "./server.ts";
 
 const MODULE = fileURLToPath(new URL("./kinds.ts", import.meta.url));
 
-test("HR-16 under `outlive work` requests have separate processes, which are started again and send again after a death", async (t) => {
+test("HR-16 HR-21 under `outlive work` requests have separate processes, which are started again and send again after a death", async (t) => {
   const held: ServerResponse[] = [];
   let isOpen = false;
   const receiver = await Receiver.start(t, (_, response) => {
@@ -36,7 +36,11 @@ test("HR-16 under `outlive work` requests have separate processes, which are sta
   await untilTrue(effects, (text) => text.includes("response"), "the callback");
   assert.equal(effects(), `response ${id} fine\n`);
   const [sentAgain] = await work.said(/^request .* is sent again to 127\.0\.0\.1:\d+ by attempt 2/);
-  assert.equal(sentAgain!["jobId"], id);
+  const { jobId, kind, host, worker } = sentAgain as Record<string, unknown>;
+  assert.deepEqual([jobId, kind, host], [id, "again", new URL(receiver.url).host]);
+  assert.match(String(worker), new RegExp(`-${String(sending!["pid"])}-`));
+  const line = `request ${id} (again) is sent again to ${String(host)} by attempt 2: worker ${String(worker)} died or lost contact`;
+  assert.equal(sentAgain!.message, line);
   const [, , next] = await work.said(/ works on /, 3);
   assert.match(next!.message, /works on again, once, asking$/);
   work.kill("SIGTERM");

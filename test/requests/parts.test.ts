@@ -1,98 +1,22 @@
-// Parts of requests: the fetch of a handler as a step, canned answers, settings of the seed, limits of descriptors, what is shown.
+// Parts of requests: canned answers, settings of the seed, limits of descriptors, what is shown.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { test } from "node:test";
+import { z } from "zod";
 import { resolveConfig } from "../../src/engine/config.ts";
-import { job } from "../../src/index.ts";
-import { request } from "../../src/requests.ts";
+import { request, secret } from "../../src/requests.ts";
 import { assertDescriptors } from "../../src/requests/descriptors.ts";
 import { Pacer } from "../../src/requests/pacer.ts";
 import { shownRequest } from "../../src/requests/rendered.ts";
+import { Secrets } from "../../src/requests/secrets.ts";
 import { answers } from "../../src/testing/index.ts";
 import { AT_ONCE, memory, says } from "../engine/engines.ts";
 import { Receiver } from "./server.ts";
 
 const retry = { attempts: 3, backoff: AT_ONCE } as const;
 
-test("the fetch of a handler is a step: a later attempt gets the answer without a second call", async (t) => {
-  const receiver = await Receiver.start(t, ({ body }, response) => response.end(`got ${body}`));
-  const think = job("think", { retry });
-  const bodies: string[] = [];
-  think.handle(async (_, run) => {
-    const fetch = run.fetch({ ifUnknown: "fail", addresses: "any" });
-    const response = await fetch(`${receiver.url}/x`, { method: "POST", body: "question" });
-    bodies.push(`${response.status} ${await response.text()}`);
-    if (run.attempt === 1) throw new Error("after the call");
-  });
-  const engine = await memory(t, [think]);
-  await engine.enqueue(think, null);
-  await engine.runUntilIdle();
-  assert.deepEqual(bodies, ["200 got question", "200 got question"]);
-  assert.equal(receiver.received.length, 1);
-});
-
-test("an answer of 5xx is handed out and not kept, and a cut connection ends a job that must not send twice", async (t) => {
-  const statuses: number[] = [];
-  const receiver = await Receiver.start(t, ({ url }, response, raw) => {
-    if (url === "/cut") raw.socket.destroy();
-    else response.writeHead(statuses.length === 0 ? 503 : 200).end();
-  });
-  const think = job<{ path: string }>("think", { retry });
-  think.handle(async ({ path }, run) => {
-    const fetch = run.fetch({ ifUnknown: "fail", addresses: "any" });
-    const { status } = await fetch(receiver.url + path, { method: "POST", body: "b" });
-    statuses.push(status);
-    if (status >= 500) throw new Error("later");
-  });
-  const engine = await memory(t, [think]);
-  await engine.enqueue(think, { path: "/ok" });
-  await engine.runUntilIdle();
-  assert.deepEqual(statuses, [503, 200]);
-  const { id } = await engine.enqueue(think, { path: "/cut" });
-  await engine.runUntilIdle();
-  const { state, error } = (await engine.get(id))!;
-  assert.equal(state, "dead");
-  assert.match(error!.message, /was sent, and its outcome is unknown/);
-  const cuts = (): number => receiver.received.filter(({ url }) => url === "/cut").length;
-  assert.equal(cuts(), 1);
-  await engine.retry(id);
-  await engine.runUntilIdle();
-  assert.deepEqual([(await engine.get(id))!.state, cuts()], ["dead", 2], "a person who retries it decides to send it");
-});
-
-test("a handler that gives up on a call does not send it again: its outcome is unknown", async (t) => {
-  const receiver = await Receiver.start(t, () => {});
-  const think = job("think", { retry });
-  think.handle(async (_, run) => {
-    const call = run.fetch({ ifUnknown: "fail", addresses: "any" })(receiver.url, { method: "POST" });
-    call.catch(() => {});
-    if (run.attempt > 1) await call;
-    await receiver.until(() => receiver.received.length > 0);
-    throw new Error("took too long");
-  });
-  const engine = await memory(t, [think]);
-  const { id } = await engine.enqueue(think, null);
-  await engine.runUntilIdle();
-  assert.match((await engine.get(id))!.error!.message, /was sent, and its outcome is unknown/);
-  assert.equal(receiver.received.length, 1);
-});
-
-test("run.fetch asks for ifUnknown, gives each call a name of its own, and has canned answers in tests", async (t) => {
-  const { network, sent } = answers({ "GET https://api.example/*": ["one", "two"] });
-  const think = job("think", { retry: { attempts: 1 } });
-  const got: string[] = [];
-  think.handle(async (_, run) => {
-    // @ts-expect-error ifUnknown is required
-    assert.throws(() => run.fetch({}), says("OPTION_INVALID", "ifUnknown of run.fetch"));
-    for (const fetch of [run.fetch({ ifUnknown: "fail" }), run.fetch({ ifUnknown: "resend" })])
-      got.push(await (await fetch("https://api.example/x")).text());
-  });
-  const engine = await memory(t, [think], { network });
-  const { id } = await engine.enqueue(think, null);
-  await engine.runUntilIdle();
-  assert.deepEqual([got, sent.length, (await engine.get(id))!.state], [["one", "two"], 2, "succeeded"]);
-});
-
-test("canned answers stand in place of the network, and requests and callbacks run as ever", async (t) => {
+test("HR-17 canned answers stand in place of the network, and requests and callbacks run as ever", async (t) => {
   const { network, sent } = answers({
     "POST https://api.example/*": [503, { json: { ok: true }, headers: { "content-type": "application/json" } }],
   });
@@ -116,6 +40,46 @@ test("canned answers stand in place of the network, and requests and callbacks r
   );
 });
 
+for (const ifUnknown of ["resend", "fail"] as const)
+  test(`a canned answer that is missing or throws fails its request once, with an error that says so (${ifUnknown})`, async (t) => {
+    const { network } = answers({
+      "POST https://api.example/throws": () => {
+        throw new Error("the test is wrong");
+      },
+    });
+    const call = request("call", {
+      input: z.string(),
+      method: "POST",
+      ifUnknown,
+      retry,
+      send: (path) => ({ url: `https://api.example/${path}` }),
+    });
+    const got: string[] = [];
+    call.onError(({ input, is, attempts, message }) => void got.push(`${input}: ${is} after ${attempts}: ${message}`));
+    const engine = await memory(t, [call], { network });
+    await engine.enqueueMany(call, ["missing", "throws"]);
+    await engine.runUntilIdle();
+    const [missing, throws] = got.toSorted();
+    assert.match(missing!, /^missing: refused after 1: .*no canned answer for POST https:\/\/api.example\/missing/);
+    assert.match(throws!, /^throws: refused after 1: .*the test is wrong/);
+  });
+
+test("a network of the user's own that rejects leaves the outcome unknown, and the process goes on", async (t) => {
+  const network = () => ({ ended: Promise.reject(new Error("no idea")), abort: () => {} });
+  const call = request("call", {
+    method: "POST",
+    ifUnknown: "fail",
+    retry,
+    send: () => ({ url: "https://a.example" }),
+  });
+  const got: string[] = [];
+  call.onError(({ is, message }) => void got.push(`${is}: ${message}`));
+  const engine = await memory(t, [call], { network });
+  await engine.enqueue(call, null);
+  await engine.runUntilIdle();
+  assert.match(got.join(), /^unknown: .*no idea/);
+});
+
 test("HR-06 HR-07 the two settings of the seed are accepted: the interval sets heartbeat and sweep, the threshold the lease", () => {
   const leaves = (interval: number, threshold: number) => [
     { key: "heartbeat_interval", value: interval, source: "line 1" },
@@ -129,10 +93,24 @@ test("HR-06 HR-07 the two settings of the seed are accepted: the interval sets h
   );
 });
 
-test("more requests in flight than the process may open files are refused when a worker starts", () => {
+test("more requests in flight than a process may open files are refused, with what would fit", () => {
   assert.throws(() => assertDescriptors(900, 1_024), says("OPTION_INVALID", "900 requests", "concurrency", "824"));
   assertDescriptors(824, 1_024);
   assertDescriptors(1_000_000, null);
+});
+
+test("a worker with more requests in flight than its process may open files does not start", () => {
+  const program = `
+    import { open } from ${JSON.stringify(new URL("../../src/index.ts", import.meta.url).href)};
+    import { request } from ${JSON.stringify(new URL("../../src/requests.ts", import.meta.url).href)};
+    const call = request("call", { method: "GET", send: () => ({ url: "https://example.com" }) });
+    const engine = await open("sqlite::memory:", { jobs: [call], logger: false });
+    await engine.start().catch(({ code, message }) => console.log(code, message));
+    console.log((await engine.workers({ which: "all" })).length, "workers");
+    await engine.close();`;
+  const node = [process.execPath, "--disable-warning=ExperimentalWarning", "--input-type=module", "-e", program];
+  const said = execFileSync("sh", ["-c", 'ulimit -n 300 && exec "$@"', "sh", ...node], { encoding: "utf8" });
+  assert.match(said, /^OPTION_INVALID .*256 requests in flight, and this process may open 300 files.*\n0 workers\n$/);
 });
 
 test("requests are opened twenty at a time, and none is left waiting", async () => {
@@ -162,6 +140,74 @@ test("requests that find a connection are sent at once, until they have kept the
   assert.ok(waiting);
   await waiting;
   assert.equal(pacer.turn(), undefined);
+});
+
+const PACED = {
+  "with a secret": { headers: { authorization: secret("KEY") } },
+  "signed by a function": { sign: async () => ({ "x-signature": "s" }) },
+  'that are marked, because of "fail"': {},
+} as const;
+for (const [what, sent] of Object.entries(PACED))
+  test(`200 requests ${what} open at most twenty connections in one turn of the event loop`, async (t) => {
+    const receiver = await Receiver.start(t, (_, response) => response.end());
+    let opened = 0;
+    const ofTurns: number[] = [];
+    const count = (): void => void opened++;
+    // Before what the pacer does in the same turn.
+    let turn = setImmediate(function ended() {
+      if (opened > 0) ofTurns.push(opened);
+      opened = 0;
+      turn = setImmediate(ended);
+    });
+    t.after(() => clearImmediate(turn));
+    subscribe("undici:client:beforeConnect", count);
+    t.after(() => unsubscribe("undici:client:beforeConnect", count));
+    const call = request("call", {
+      method: "POST",
+      ifUnknown: Object.keys(sent).length === 0 ? "fail" : "resend",
+      addresses: "any",
+      send: (n) => ({ url: receiver.url, json: n, ...sent }),
+    });
+    const engine = await memory(t, [call], { secrets: { KEY: "k" } });
+    await engine.enqueueMany(
+      call,
+      Array.from({ length: 200 }, (_, n) => n),
+    );
+    await engine.runUntilIdle();
+    assert.equal(receiver.received.length, 200);
+    assert.ok(ofTurns.length >= 2 && Math.max(...ofTurns) <= 20, `opened in each turn: ${ofTurns.join(" ")}`);
+  });
+
+test("many requests that need a value again when its minute has passed ask its source once", async () => {
+  let mono = 0;
+  let asked = 0;
+  const source = async (): Promise<string> => `value ${++asked}`;
+  const secrets = new Secrets({ KEY: source }, () => mono);
+  const all = (): Promise<string[]> => Promise.all(Array.from({ length: 100 }, () => secrets.value(secret("KEY"))));
+  assert.deepEqual(new Set(await all()), new Set(["value 1"]));
+  mono += 61_000;
+  assert.deepEqual(new Set(await all()), new Set(["value 2"]));
+});
+
+test("a secret whose source failed is asked for again by the next request", async () => {
+  let asked = 0;
+  const source = (): string => {
+    if (++asked === 1) throw new Error("not now");
+    return "value";
+  };
+  const secrets = new Secrets(source, () => 0);
+  await assert.rejects(secrets.value(secret("KEY")), says("SECRET_MISSING", "its function failed"));
+  assert.equal(await secrets.value(secret("KEY")), "value");
+});
+
+test("a secret whose source never settles is asked for again by requests that come later", async () => {
+  let mono = 0;
+  let asked = 0;
+  const source = (): string | Promise<string> => (++asked === 1 ? new Promise(() => {}) : "value");
+  const secrets = new Secrets(source, () => mono);
+  void secrets.value(secret("KEY"));
+  mono += 5_001;
+  assert.equal(await secrets.value(secret("KEY")), "value");
 });
 
 test("a URL is shown without the values of its query", () => {

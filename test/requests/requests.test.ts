@@ -1,14 +1,16 @@
 // Requests end to end in one process: what is sent, what comes back, and what follows.
 import assert from "node:assert/strict";
-import { createHmac } from "node:crypto";
+import { createHash, createHmac, randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer, type AddressInfo, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import { gzipSync } from "node:zlib";
 import { z } from "zod";
 import { openBlobs } from "../../src/blobs.ts";
 import type { RequestFailure, ResponseOf, UnknownOutcome } from "../../src/requests.ts";
+import { ErrorCode, TerminalError } from "../../src/index.ts";
 import { request, secret, type Sent, standardWebhooks } from "../../src/requests.ts";
 import { AT_ONCE, memory, says } from "../engine/engines.ts";
 import { Receiver } from "./server.ts";
@@ -305,6 +307,22 @@ test("an endpoint that answers 410 is disabled until it is resumed", async (t) =
   await worker.stop();
 });
 
+test("why does not claim room for a request whose kind is full while another kind has room", async (t) => {
+  const receiver = await Receiver.start(t, () => {});
+  const full = request("full", { method: "PUT", ...LOCAL, send: () => ({ url: receiver.url }) });
+  const idle = request("idle", { method: "PUT", ...LOCAL, send: () => ({ url: receiver.url }) });
+  const engine = await memory(t, [full, idle]);
+  for (const n of [1, 2]) await engine.enqueue(full, n);
+  const worker = await engine.start({ concurrency: { full: 2, idle: 2 } });
+  await receiver.until(() => receiver.received.length === 2);
+  const { id } = await engine.enqueue(full, 3);
+  const { because, text, next } = (await engine.why(id))!;
+  assert.equal(because, "waiting-its-turn");
+  assert.match(text, /no worker takes it while 2 of its kind run/);
+  assert.match(next, /raise the concurrency of full/);
+  await worker.stop({ grace: "0ms" });
+});
+
 // ---- signatures, large answers, what is shown
 
 test("webhooks are signed as Standard Webhooks say, by two secrets while they are changed", async (t) => {
@@ -362,6 +380,142 @@ test("a large answer goes to a blob, which is deleted when its callback has succ
   assert.deepEqual(seen, [content.length, content.length], "the second attempt of the callback found it, too");
 });
 
+test("a blob of an attempt that did not end the request is deleted by the next one; that of an earlier success is not", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-requests-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const blobs = openBlobs(folder);
+  const id = "fetched-1";
+  const nameOf = (attempt: number): string =>
+    `requests/${createHash("sha256").update(id).digest("hex").slice(0, 32)}/${attempt}`;
+  const names = async (): Promise<string[]> => (await Array.fromAsync(blobs.list(""))).map(({ key }) => key).toSorted();
+  const receiver = await Receiver.start(t, (_, response) => {
+    const isFirst = receiver.received.length === 1;
+    response.statusCode = isFirst ? 503 : 200;
+    const end = (): void => void response.end(isFirst ? "" : Buffer.alloc(2 << 20, "y"));
+    // As a process leaves it that is killed between the blob and the settlement.
+    if (isFirst) void blobs.put(nameOf(1), Buffer.from("unused")).then(end);
+    else end();
+  });
+  const fetched = request("fetched", {
+    method: "GET",
+    maxResponse: { to: "blob", max: "10MB" },
+    ...LOCAL,
+    send: () => ({ url: receiver.url }),
+  });
+  fetched.onResponse(() => {
+    throw new TerminalError("it keeps its blob");
+  });
+  const engine = await memory(t, [fetched], { blobs });
+  await engine.enqueue(fetched, null, { id });
+  await engine.runUntilIdle();
+  if ((await engine.get(id))!.state === "queued") await engine.promote(id);
+  await engine.runUntilIdle();
+  while ((await names()).length > 1) await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.deepEqual(await names(), [nameOf(2)]);
+  // A person sends it again: the callback of the first success may still be retried, and needs its blob.
+  await engine.retry(id);
+  await engine.runUntilIdle();
+  assert.deepEqual(await names(), [nameOf(2), nameOf(3)]);
+});
+
+test("blobs of all attempts since the request began are deleted, also those that the attempt after them did not delete", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-requests-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const blobs = openBlobs(folder);
+  const nameOf = (attempt: number): string =>
+    `requests/${createHash("sha256").update("fetched-1").digest("hex").slice(0, 32)}/${attempt}`;
+  const none = async (): Promise<void> => {
+    while ((await Array.fromAsync(blobs.list(""))).length > 0) await new Promise((resolve) => setImmediate(resolve));
+  };
+  const leave = async (): Promise<void> => {
+    await none();
+    // As if the second attempt had died before it deleted that of the first.
+    if (receiver.received.length === 2)
+      for (const attempt of [1, 2]) await blobs.put(nameOf(attempt), Buffer.from("unused"));
+  };
+  const receiver = await Receiver.start(t, (_, response) => {
+    response.statusCode = receiver.received.length < 3 ? 503 : 200;
+    void leave().then(() => response.end());
+  });
+  const fetched = request("fetched", {
+    method: "GET",
+    maxResponse: { to: "blob", max: "10MB" },
+    ...LOCAL,
+    send: () => ({ url: receiver.url }),
+  });
+  const engine = await memory(t, [fetched.onResponse(() => {})], { blobs });
+  await engine.enqueue(fetched, null, { id: "fetched-1" });
+  await engine.runUntilIdle();
+  while ((await engine.get("fetched-1"))!.state === "queued") {
+    await engine.promote("fetched-1");
+    await engine.runUntilIdle();
+  }
+  assert.deepEqual([receiver.received.length, (await engine.get("fetched-1"))!.state], [3, "succeeded"]);
+  await none();
+});
+
+test("a large answer that is not accepted goes to no blob, whatever its coding: its status decides, and its beginning is shown", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-requests-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const blobs = openBlobs(folder);
+  const page = Buffer.alloc(2 << 20, "<p>busy</p>");
+  const incompressible = randomBytes(2 << 20);
+  const receiver = await Receiver.start(t, ({ url }, response) => {
+    response.statusCode = url === "/busy" ? 503 : 400;
+    if (url === "/coded") response.setHeader("content-encoding", "gzip");
+    response.end(url === "/coded" ? gzipSync(incompressible) : page);
+  });
+  const failures: RequestFailure[] = [];
+  const fetched = request("fetched", {
+    input: z.string(),
+    method: "GET",
+    maxResponse: { to: "blob", max: "10MB" },
+    ...LOCAL,
+    send: (path) => ({ url: receiver.url + path }),
+  })
+    .onResponse(() => assert.fail("it is not accepted"))
+    .onError((failure) => void failures.push(failure));
+  const engine = await memory(t, [fetched], { blobs });
+  for (const path of ["/busy", "/plain", "/coded"]) await engine.enqueue(fetched, path, { id: path });
+  await engine.runUntilIdle();
+  while ((await engine.get("/busy"))!.state === "queued") {
+    await engine.promote("/busy");
+    await engine.runUntilIdle();
+  }
+  assert.deepEqual(await Array.fromAsync(blobs.list("")), []);
+  const of = (path: string): unknown[] => {
+    const { status, body } = failures.find(({ input }) => input === path)!;
+    return [status, body?.slice(0, 11)];
+  };
+  assert.deepEqual(
+    [of("/busy"), of("/plain"), of("/coded")],
+    [
+      [503, "<p>busy</p>"],
+      [400, "<p>busy</p>"],
+      [400, ""],
+    ],
+  );
+  assert.equal(receiver.received.filter(({ url }) => url === "/busy").length, 3, "a 503 is tried again");
+});
+
+test("a worker refuses a kind that keeps large responses in blobs and has no onResponse: nothing would delete them", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "outlive-requests-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const fetched = request("fetched", {
+    method: "GET",
+    maxResponse: { to: "blob", max: "10MB" },
+    ...LOCAL,
+    send: () => ({ url: "https://example.com" }),
+  });
+  const engine = await memory(t, [fetched], { blobs: openBlobs(folder) });
+  await assert.rejects(
+    async () => {
+      await engine.start();
+    },
+    says(ErrorCode.optionInvalid, "fetched", "nothing reads or deletes them", "onResponse"),
+  );
+});
+
 test("a worker that stops sends nothing twice: what was not sent is released, what was is asked about", async (t) => {
   const receiver = await Receiver.start(t, () => {});
   const asked: string[] = [];
@@ -379,4 +533,56 @@ test("a worker that stops sends nothing twice: what was not sent is released, wh
   assert.deepEqual(asked, ["its worker stopped while it waited for the response"]);
   assert.equal((await engine.get(id))?.state, "dead");
   assert.equal(receiver.received.length, 1);
+});
+
+test("a schema that throws while undici hands out the answer fails its own request, and the next one uses the same connection", async (t) => {
+  const ports = new Set<number | undefined>();
+  const receiver = await Receiver.start(t, (_, response) => {
+    ports.add(response.socket?.remotePort);
+    response.end("1");
+  });
+  const broken = new Error("the schema is broken");
+  const validate = (value: unknown) => {
+    if (receiver.received.length === 1) throw broken;
+    return { value: value as number };
+  };
+  const call = request("call", {
+    method: "GET",
+    response: { "~standard": { version: 1, vendor: "test", validate } },
+    send: () => ({ url: receiver.url }),
+    ...LOCAL,
+    retry: { attempts: 1 },
+  });
+  const engine = await memory(t, [call]);
+  const { id: first } = await engine.enqueue(call, null);
+  const { id: second } = await engine.enqueue(call, null);
+  // The second one follows at once: a connection that is idle for seconds is closed.
+  await engine.runUntilIdle({ concurrency: { call: 1 } });
+  const [failed, succeeded] = [await engine.get(first), await engine.get(second)];
+  assert.deepEqual([failed?.state, succeeded?.state], ["dead", "succeeded"]);
+  assert.match(failed?.error?.message ?? "", /the schema is broken/);
+  assert.equal(receiver.received.length, 2);
+  assert.equal(ports.size, 1);
+});
+
+test("middleware goes around a request until its answer has come", async (t) => {
+  const seen: string[] = [];
+  const receiver = await Receiver.start(t, (_, response) => {
+    seen.push("answered");
+    response.end("fine");
+  });
+  const call = request("call", { method: "GET", send: () => ({ url: receiver.url }), ...LOCAL });
+  const around = {
+    attempt: async (_: unknown, next: () => Promise<unknown>): Promise<unknown> => {
+      seen.push("begins");
+      const ended = await next();
+      seen.push("ended");
+      return ended;
+    },
+  };
+  const engine = await memory(t, [call], { middleware: [around] });
+  const { id } = await engine.enqueue(call, null);
+  await engine.runUntilIdle();
+  assert.deepEqual(seen, ["begins", "answered", "ended"]);
+  assert.equal((await engine.get(id))?.state, "succeeded");
 });

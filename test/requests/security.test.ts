@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createSocket } from "node:dgram";
+import { Resolver as Ares } from "node:dns/promises";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer as createHttps } from "node:https";
 import { type AddressInfo, createServer, type Socket } from "node:net";
@@ -121,6 +122,42 @@ test("at most 200 names are looked up at once, and all of them are found", async
   const found = await Promise.all(names.map((name) => resolver.resolve(name)));
   assert.ok(found.every(([one]) => one?.address === "93.184.215.14"));
   assert.equal(askedWhileHeld, 200);
+});
+
+test("a place that becomes free goes to the name that waits, whatever is looked up at that moment", async (t) => {
+  const held = new Map<string, (addresses: string[]) => void>();
+  let most = 0;
+  t.mock.method(Ares.prototype, "resolve4", (name: string) => {
+    const found = new Promise<string[]>((resolve) => held.set(name, resolve));
+    most = Math.max(most, held.size);
+    return found;
+  });
+  t.mock.method(Ares.prototype, "resolve6", () => Promise.resolve([]));
+  const resolver = new Resolver(() => 0);
+  const all: Promise<unknown>[] = [];
+  const resolve = (): void => void all.push(resolver.resolve(`host${all.length}.example.com`));
+  for (let n = 0; n < 201; n++) resolve();
+  while (held.size < 200) await Promise.resolve();
+  const [name, found] = [...held][0]!;
+  held.delete(name);
+  found(["93.184.215.14"]);
+  // One in each of the next microtasks: one of them comes between the end of the first and what waits for its place.
+  for (let n = 0; n < 20; n++) {
+    await Promise.resolve();
+    resolve();
+  }
+  for (let ended = false; !ended;) {
+    for (const [one, answer] of held) {
+      held.delete(one);
+      answer(["93.184.215.14"]);
+    }
+    ended = await Promise.race([
+      Promise.all(all).then(() => true),
+      new Promise<boolean>((turn) => setImmediate(turn, false)),
+    ]);
+  }
+  await Promise.all(all);
+  assert.deepEqual([all.length, most], [221, 200]);
 });
 
 /** A name server that answers A queries with these addresses, one list after the other. */
@@ -337,6 +374,18 @@ test("a body that drips is ended by the total timeout", async (t) => {
 test("a server that never answers is ended by the timeout of the headers", async (t) => {
   const url = await rawServer(t, () => {});
   assert.match(await refusal(t, () => ({ url }), { ...ANY, timeouts: { headers: "100ms" } }), /^timeout: /);
+});
+
+test("a body that stops is ended by its own timeout, long before the total one", async (t) => {
+  const url = await rawServer(t, (socket) => socket.write("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\nx"));
+  const timeouts = { body: "100ms", total: "30s" } as const;
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, timeouts }), /^timeout: .*Body Timeout/);
+});
+
+test("a server that accepts a connection and does not go on with TLS is ended by the timeout of the connection", async (t) => {
+  const url = (await rawServer(t, () => {})).replace("http:", "https:");
+  const timeouts = { connect: "100ms", total: "30s" } as const;
+  assert.match(await refusal(t, () => ({ url }), { ...ANY, timeouts }), /^timeout: .*Connect Timeout.*timeout: 100ms/);
 });
 
 test("informational answers without an end, and headers of a megabyte, are errors", async (t) => {

@@ -6,7 +6,7 @@ import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer as createHttp } from "node:http";
 import { createSecureServer } from "node:http2";
 import { createServer as createHttps } from "node:https";
-import { type AddressInfo, connect, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer as createTcp, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
@@ -146,6 +146,40 @@ test("a proxy that does not say that it filters is refused for public addresses"
     says("OPTION_INVALID", "proxy of call", "filters: true"),
   );
   request("call", { method: "GET", proxy: { url: "http://proxy:3128", filters: true }, send });
+});
+
+test("the timeout of the connection also ends a proxy that accepts connections and says nothing", async (t) => {
+  const sockets = new Set<Socket>();
+  const silent = createTcp((socket) => void sockets.add(socket.on("error", () => {})));
+  await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
+  t.after(() => {
+    for (const socket of sockets) socket.destroy();
+    silent.close();
+  });
+  const call = request("call", {
+    method: "POST",
+    ifUnknown: "fail",
+    proxy: `http://127.0.0.1:${(silent.address() as AddressInfo).port}`,
+    ...LOCAL,
+    retry: { attempts: 1 },
+    timeouts: { connect: "100ms", total: "1h" },
+    send: () => ({ url: "https://api.example/" }),
+  });
+  const got: string[] = [];
+  call.onError(({ is, message }) => void got.push(`${is}: ${message}`));
+  const engine = await memory(t, [call]);
+  await engine.enqueue(call, null);
+  await engine.runUntilIdle();
+  assert.match(got.join(), /^timeout: (?!.*total timeout)/);
+});
+
+test("a proxy makes the connections, so a local address next to it is refused", () => {
+  const proxy = { url: "http://proxy:3128", filters: true } as const;
+  const send = () => ({ url: "https://example.com" });
+  assert.throws(
+    () => request("call", { method: "GET", proxy, localAddress: "127.0.0.1", send }),
+    says("OPTION_INVALID", "localAddress of call", "proxy"),
+  );
 });
 
 // ---- signatures and idempotency

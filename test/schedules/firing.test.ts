@@ -432,8 +432,8 @@ test("workers with different time-zone data are reported once for each schedule,
   const report = job<string>("report");
   await store.declare([report.settings]);
   const live = db.sql(
-    `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
-     VALUES (?, 'live', 'host', 'boot', 1, '1', 1, 1, 1, '[]', 1, 1)`,
+    `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, counts_rows)
+     VALUES (?, 'live', 'host', 'boot', 1, '1', 1, 1, 1, '[]', 1, 1, 1)`,
   );
   for (const id of ["declares", "fires"]) live.run(id);
   const options = { cron: "0 * * * *", zone: "Europe/Berlin", input: "x" } as object as ScheduleOptions<never>;

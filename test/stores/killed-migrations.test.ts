@@ -15,9 +15,11 @@ import { assertKept, assertRuns, copyKept, KEPT_OPTIONS, KEPT_STORES } from "../
 import { freshDatabase, withClient } from "../support/postgres.ts";
 import { Place, untilTrue } from "../support/processes.ts";
 
-/** At the semicolons outside of comments and quoted texts. */
+/** At the semicolons outside of comments, quoted texts and triggers. */
 function statementsOf(text: string): string[] {
-  const parts = text.match(/--.*|'[^']*'|(\$\w*\$)[\s\S]*?\1|;|[^;'$-]+|[\s\S]/g)!;
+  const parts = text.match(
+    /--.*|'[^']*'|(\$\w*\$)[\s\S]*?\1|\bBEGIN\b[\s\S]*?\bEND\b|;|(?:(?!\bBEGIN\b)[^;'$-])+|[\s\S]/g,
+  )!;
   const statements = [""];
   for (const part of parts)
     if (part === ";") statements.push("");

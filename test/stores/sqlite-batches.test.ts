@@ -132,6 +132,7 @@ test("nothing that is asked about batches goes through all blocks, rows or jobs"
   await batches.reopen("b", 1, { ...blocksOf("x", [1])[0]!.job!, id: "round" });
   await batches.append("b", 2, blocksOf("b", [1], { round: 2 }));
   await batches.abort("b");
+  await batches.seal("b", 2);
   await batches.tend(10);
   await batches.finish({ batch: "b", round: 2, from: "aborting", to: "aborted", follow: [] });
   assert.deepEqual(await batches.purge(-1, 10), { batches: 1, more: false });

@@ -32,6 +32,7 @@ const SQLITE_STEPS = [
   "pages of parts 2203191b95ce6b1",
   "one wake for each key 240689a948efd46",
   "priorities at doors 3f42d0d51995b63",
+  "slots of running jobs 1c2db43100f1b8a",
 ];
 
 const POSTGRES_STEPS = [
@@ -67,6 +68,7 @@ const POSTGRES_STEPS = [
   "input hash 0415654d770faeb",
   "lone batches df075ba99879146",
   "bounded wakes e23758285ade244",
+  "handed slots e943b9ae71ea9f8",
 ];
 
 const EDITED =

@@ -15,6 +15,8 @@ export interface CollectorProcess {
   readonly collect?: string;
   /** Where it kills itself with SIGKILL. */
   readonly dies?: "in request" | "in done";
+  /** Default "shared". */
+  readonly queues?: "per-collection";
   /** Does not take the notifications of the kind itself. Default false. */
   readonly leavesResults?: boolean;
   /** Kills itself when it stores the body POISON: as a part, or wherever it stores it. */
@@ -22,10 +24,18 @@ export interface CollectorProcess {
 }
 
 const [url, blobs, given] = process.argv.slice(2);
-const { broker, kind, collect, dies, leavesResults = false, poison } = JSON.parse(given!) as CollectorProcess;
+const {
+  broker,
+  kind,
+  collect,
+  dies,
+  queues = "shared",
+  leavesResults = false,
+  poison,
+} = JSON.parse(given!) as CollectorProcess;
 const retry = { backoff: { base: "1ms", max: "5ms" }, crashes: 10 } as const;
 
-const scan = collection(kind, { series: ["files"], retry });
+const scan = collection(kind, { series: ["files"], retry, queues });
 scan.request(async (_input, run) => {
   if (dies === "in request") process.kill(process.pid, "SIGKILL");
   await run.publish(`${kind}.asks`, { wire: run.wire as never });

@@ -85,11 +85,11 @@ export const waiting = job<{ amount: number }>("waiting").handle(async ({ amount
   await charge(`approved by ${approval?.by}`);
   const late = await run.waitForSignal("never", { timeout: "20ms" });
   const ids = await run.enqueueMany(doubling, [{ n: amount }, { n: amount + 1 }]);
-  const doubled = await run.results<number>(ids);
+  const doubled = await run.results(ids);
   await charge(`doubled ${doubled.join(" ")} ${late === null}`);
 });
 
-export const doubling = job<{ n: number }>("doubling").handle(({ n }) => 2 * n);
+export const doubling = job<{ n: number }, number>("doubling").handle(({ n }) => 2 * n);
 
 /** Charges between two waits, but in no step. */
 export const carelesslyWaiting = job<null>("carelessly-waiting").handle(async (_, run) => {

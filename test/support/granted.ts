@@ -66,6 +66,7 @@ const PAGES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   "docs/redis.md": { myClient: 'declare const myClient: import("ioredis").Redis;' },
   "docs/requests.md": {
     url: "declare const url: string;",
+    inFlight: "declare const inFlight: number;",
     Options: 'type Options = Partial<import("outlive/requests").RequestOptions<{ endpoint: string }>>;',
   },
   "docs/schedules.md": { report: 'const report = (await import("outlive")).job<{ day: string }>("report");' },

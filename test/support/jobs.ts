@@ -119,7 +119,7 @@ compute.handle((input, run) => {
 });
 
 /** A child of `family`. */
-export const ward = job<{ n: number }>("ward", { retry });
+export const ward = job<{ n: number }, number>("ward", { retry });
 ward.handle((input, run) => {
   effect(`ward ${input.n} attempt ${run.attempt}`);
   return input.n * 10;
@@ -131,7 +131,7 @@ family.handle(async (_, run) => {
   await run.step("begin", () => effect(`begin ${run.id}`));
   await run.sleep("1ms");
   const ids = await run.enqueueMany(ward, [{ n: 1 }, { n: 2 }, { n: 3 }]);
-  const results = await run.results<number>(ids);
+  const results = await run.results(ids);
   await run.step("middle", () => effect(`middle ${run.id} ${results.join("+")}`));
   const word = await run.waitForSignal<string>("word");
   await run.step("end", () => effect(`end ${run.id} ${word}`));

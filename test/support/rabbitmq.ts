@@ -2,7 +2,10 @@
 // (scripts/test.mjs, over a socket). A test that kills a broker makes one of its own.
 import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
+import type { TestContext } from "node:test";
+import amqplib from "amqplib";
 import { RabbitmqServer } from "../../proof/servers/rabbitmq-server.ts";
+import { untilTrue } from "./processes.ts";
 
 export { RabbitmqServer };
 
@@ -42,4 +45,22 @@ function answerOf(socket: string): Promise<string> {
 /** A name of a kind or queue that no other test has. */
 export function freshKind(): string {
   return `t${randomBytes(6).toString("hex")}`;
+}
+
+/** Until both queues of a collection are deleted. Looking for one that is not there ends the channel. */
+export async function untilGone(t: TestContext, id: string): Promise<void> {
+  const probe = await amqplib.connect(await sharedRabbitmq());
+  t.after(() => probe.close().catch(() => {}));
+  for (const queue of ["header", "payload"])
+    await untilTrue(
+      async () => {
+        const channel = await probe.createChannel();
+        channel.on("error", () => {});
+        const found = await channel.checkQueue(`transaction-${id}-${queue}`).catch((thrown: Error) => thrown);
+        if (!(found instanceof Error)) await channel.close();
+        return found;
+      },
+      (found) => found instanceof Error && /NOT_FOUND/.test(found.message),
+      `the ${queue} queue of ${id} is deleted`,
+    );
 }

@@ -1,7 +1,16 @@
 // Compile-time test of batches: rows, context and what set-up returns are typed end to end. Checked by `npm run typecheck`; nothing here runs.
 import * as z from "zod";
+import type * as client from "../../src/client.ts";
 import { csv, ndjson } from "../../src/files.ts";
-import { batch, type Engine, job, type OpenBatch } from "../../src/index.ts";
+import {
+  batch,
+  type BatchInfo,
+  type Engine,
+  type FailedBatchRow,
+  job,
+  type ListedBatchRow,
+  type OpenBatch,
+} from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
 
@@ -20,6 +29,11 @@ payments
     run.write("out.csv", `${row.line},${length}\n`);
     await row.commit(sqlite, (tx) => void tx.run("SELECT 1"));
   });
+
+// A web process names the same types.
+isTrue<Same<client.BatchInfo, BatchInfo>>();
+isTrue<Same<client.OpenBatch, OpenBatch>>();
+isTrue<Same<client.FailedBatchRow | client.ListedBatchRow, FailedBatchRow | ListedBatchRow>>();
 
 const report = job<{ paid: number }>("report");
 payments.done(async (end, run) => {
@@ -51,6 +65,8 @@ export async function calls(engine: Engine): Promise<void> {
   await engine.submit(plain, ndjson("rows.ndjson"));
   await engine.submit(plain, [1, "two", null]);
   for await (const row of engine.batchRows("id", { failed: true })) void row.error?.message;
+  for await (const row of engine.batchRows("id", { failed: true })) isTrue<Same<typeof row, FailedBatchRow>>();
+  for await (const row of engine.batchRows("id")) isTrue<Same<typeof row, ListedBatchRow>>();
 }
 
 // @ts-expect-error a Date is not JSON

@@ -1,5 +1,5 @@
 // Compile-time tests of results: of handlers, steps, commits and transactions. Checked by `npm run typecheck`; nothing here runs.
-import { type Engine, job, type Json, type Run } from "../../src/index.ts";
+import { type AwaitedJob, type Engine, job, type Json, type Run } from "../../src/index.ts";
 import { sqlite } from "../../src/sqlite.ts";
 import { isTrue, type Same } from "./same.ts";
 
@@ -83,6 +83,40 @@ export async function steps(run: Run): Promise<void> {
   // @ts-expect-error progress is JSON
   await run.progress({ at: new Date() });
   await run.progress({ done: 1, of: [2, null] });
+}
+
+// ---- the results of other jobs
+
+const priced = job<{ n: number }, { cents: number }>("priced");
+job<null>("parent").handle(async (_, run) => {
+  const ids = await run.enqueueMany(priced, [{ n: 1 }]);
+  const ends = await run.wait(ids, { timeout: "1h" });
+  isTrue<Same<typeof ends, readonly AwaitedJob<{ cents: number }>[]>>();
+  const results = await run.results(ids);
+  isTrue<Same<typeof results, readonly { cents: number }[]>>();
+  const { id } = await run.enqueue(priced, { n: 2 });
+  const [one] = await run.results([id]);
+  one?.cents.toFixed();
+  // @ts-expect-error the kind says what its result is
+  await run.results<string>(ids);
+  const untyped = await run.enqueueMany(kind(), [{ n: 1 }]);
+  const anything = await run.results(untyped);
+  isTrue<Same<typeof anything, readonly Json[]>>();
+  // @ts-expect-error results of two types need the type of both
+  await run.results([...ids, ...(await run.enqueueMany(job<null, string>("text"), [null]))]);
+  const both = await run.results<{ cents: number } | string>([
+    ...ids,
+    ...(await run.enqueueMany(job<null, string>("text"), [null])),
+  ]);
+  isTrue<Same<typeof both, readonly ({ cents: number } | string)[]>>();
+});
+
+export async function plainIds(run: Run): Promise<void> {
+  const texts: readonly string[] = ["order-1"];
+  const ends = await run.wait(texts);
+  isTrue<Same<typeof ends, readonly AwaitedJob[]>>();
+  const typed = await run.results<{ cents: number }>(texts);
+  isTrue<Same<typeof typed, readonly { cents: number }[]>>();
 }
 
 // ---- commit and transaction on SQLite take a synchronous callback

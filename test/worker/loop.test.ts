@@ -148,6 +148,108 @@ test("it sleeps until the next delayed job is due, if that is sooner than the po
   assert.equal(turns.length, 3);
 });
 
+const NOTHING = { now: false, nextInMs: null };
+
+test("heartbeats that poll and find nothing take the place of polls, until one does not come", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  await (await start()).answer();
+  for (let i = 0; i < 5; i++) {
+    await clock.advance(900);
+    loop.polled(clock.mono(), NOTHING);
+  }
+  await clock.advance(1_999);
+  assert.equal(turns.length, 1);
+  await clock.advance(1);
+  assert.equal(turns.length, 2);
+});
+
+test("heartbeats that poll less often than the worker do not delay its next poll", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  await (await start()).answer();
+  await clock.advance(600);
+  loop.polled(clock.mono(), NOTHING);
+  await clock.advance(999);
+  assert.equal(turns.length, 1);
+  await clock.advance(1);
+  assert.equal(turns.length, 2);
+});
+
+test("a heartbeat that finds something, or knows when there will be something, leads to a turn", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  await (await start()).answer();
+  await clock.advance(900);
+  loop.polled(clock.mono(), NOTHING);
+  await clock.advance(900);
+  loop.polled(clock.mono(), { now: true, nextInMs: null });
+  await clock.settle();
+  assert.equal(turns.length, 2);
+  await turns[1]!.answer();
+  loop.polled(clock.mono(), { now: false, nextInMs: 300 });
+  await clock.advance(299);
+  assert.equal(turns.length, 2);
+  await clock.advance(1);
+  assert.equal(turns.length, 3);
+});
+
+test("what a turn has left, because it is paused or of other kinds, leads to no more turns than polls of its own", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  await (await start()).answer();
+  let answered = 1;
+  for (let i = 0; i < 40; i++) {
+    await clock.advance(250);
+    loop.polled(clock.mono(), { now: true, nextInMs: null });
+    await clock.settle();
+    for (; answered < turns.length; answered++) await turns[answered]!.answer();
+  }
+  assert.equal(turns.length, 11, "one at its start, and one a second");
+});
+
+test("a heartbeat that was sent before a turn had ended does not delay the next poll, nor what that turn expects", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  const first = await start();
+  const sentAtMono = clock.mono();
+  await clock.advance(5);
+  await first.answer();
+  await clock.advance(500);
+  loop.polled(sentAtMono, NOTHING);
+  await clock.advance(500);
+  assert.equal(turns.length, 2);
+  await turns[1]!.answer({ nextDueInMs: 400 });
+  await clock.advance(100);
+  loop.polled(clock.mono(), NOTHING);
+  await clock.advance(300);
+  assert.equal(turns.length, 3);
+});
+
+test("turns do not fall into step with heartbeats: one that polled while a turn was under way still takes the place of the next poll", async () => {
+  const { worker: loop, clock, turns, start } = worker();
+  await (await start()).answer();
+  await clock.advance(900);
+  loop.polled(clock.mono(), NOTHING);
+  await clock.advance(1_000);
+  assert.equal(turns.length, 2);
+  const sentAtMono = clock.mono();
+  await clock.advance(5);
+  await turns[1]!.answer();
+  loop.polled(sentAtMono, NOTHING);
+  await clock.advance(1_994);
+  assert.equal(turns.length, 2);
+  await clock.advance(1);
+  assert.equal(turns.length, 3);
+});
+
+test("how many jobs have ended and are not settled is known, those of a turn that is under way included", async () => {
+  const { worker: loop, turns, end, start } = worker();
+  await (await start()).answer({ claimed: claims("a", "b", "c") });
+  assert.deepEqual([loop.heldCount, loop.unsettledCount], [3, 0]);
+  await end("a");
+  assert.deepEqual([loop.heldCount, loop.unsettledCount], [3, 1]);
+  await end("b");
+  assert.deepEqual([loop.heldCount, loop.unsettledCount], [3, 2]);
+  await turns[1]!.answer();
+  assert.deepEqual([loop.heldCount, loop.unsettledCount], [2, 1], "the next turn settles what ended meanwhile");
+});
+
 test("what finishes in one turn of the event loop is settled in one call, with the claim of what follows", async () => {
   const { clock, turns, runs, start } = worker();
   await (await start()).answer({ claimed: claims("a", "b") });

@@ -1,4 +1,4 @@
-// Draining jobs with keys, children of one parent, jobs of a thousand kinds, and plain jobs next to a million that sleep: each held against the same drain of plain jobs
+// Draining jobs with keys, children of one parent, jobs of a thousand kinds and of one of a thousand, and plain jobs next to a million that sleep: each held against the same drain of plain jobs
 // in the same run.
 import { CONCURRENCY, type DrainForm, Drainers } from "../drains.ts";
 import { median } from "../figure.ts";
@@ -10,7 +10,7 @@ interface Feature {
   readonly processes: number;
   /** At least this share of the plain drain. */
   readonly atLeast: (bench: Bench) => number;
-  /** Jobs that sleep meanwhile. */
+  /** Jobs that sleep meanwhile, or that are of other kinds. */
   readonly sleepers?: number;
   /** What the base drains. Default: plain jobs. */
   readonly base?: string;
@@ -46,6 +46,15 @@ export const drainManyKinds = featureDrain({
   form: "kinds",
   processes: 1,
   atLeast: () => 0.5,
+  base: "one kind",
+});
+
+export const drainOneOfManyKinds = featureDrain({
+  name: "drainOneOfManyKinds",
+  form: "oneOfKinds",
+  processes: 1,
+  atLeast: () => 0.5,
+  sleepers: 100_000,
   base: "one kind",
 });
 

@@ -3,11 +3,18 @@ import type { Metric } from "../harness.ts";
 import type { StoreName } from "../stores/tested-store.ts";
 import { beatHolding } from "./beat-holding.ts";
 import { drainDeepPostgres, drainDeepRedis, drainDeepSqlite } from "./drain-deep.ts";
-import { drainBesideSleepers, drainKeyed, drainManyKinds, parentChildren } from "./drain-features.ts";
+import {
+  drainBesideSleepers,
+  drainKeyed,
+  drainManyKinds,
+  drainOneOfManyKinds,
+  parentChildren,
+} from "./drain-features.ts";
 import { drainLong, drainPinned } from "./drain-long.ts";
 import { drainPurging } from "./drain-purging.ts";
 import { drainSlowHandlers } from "./drain-slow-handlers.ts";
 import { drainFourProcesses } from "./drain-four-processes.ts";
+import { counts } from "./counts.ts";
 import { drain } from "./drain.ts";
 import { enqueueBulk, enqueueDuplicates } from "./enqueue-bulk.ts";
 import { enqueueInFlight } from "./enqueue-in-flight.ts";
@@ -37,6 +44,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     parentChildren,
     drainBesideSleepers,
     drainManyKinds,
+    drainOneOfManyKinds,
     drainSlowHandlers,
     drainLong,
     drainPurging,
@@ -62,6 +70,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     parentChildren,
     drainBesideSleepers,
     drainManyKinds,
+    drainOneOfManyKinds,
     drainSlowHandlers,
     drainLong,
     drainPurging,
@@ -71,6 +80,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     enqueueBulk,
     enqueueDuplicates,
     killToRerun,
+    counts,
     heartbeats,
     idleFleet,
     beatHolding,
@@ -87,6 +97,7 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     drainDeepRedis,
     drainKeyed,
     drainManyKinds,
+    drainOneOfManyKinds,
     enqueue,
     enqueueInFlightPeers,
     enqueueBulk,

@@ -43,21 +43,24 @@ unkeyed.handle(nothing);
 notAhead.handle(nothing);
 slow.handle(pause);
 
-/** A thousand kinds, each with its share of the jobs, and one worker of all of them. */
-const kinds = form === "kinds" ? Array.from({ length: 1_000 }, (_, n) => job<{ n: number }>(`kind-${n}`)) : [];
+/** A thousand kinds, each with its share of the jobs, and one worker of all of them, or of the first one. */
+const ofAll = form === "kinds";
+const kinds =
+  ofAll || form === "oneOfKinds" ? Array.from({ length: 1_000 }, (_, n) => job<{ n: number }>(`kind-${n}`)) : [];
 for (const kind of kinds) kind.handle(nothing);
 
-const plain = { slow, notAhead }[form as string] ?? noop;
+const plain = { slow, notAhead, oneOfKinds: kinds[0] }[form as string] ?? noop;
 const drained = form === "keyed" ? keyed : form === "unkeyed" ? unkeyed : plain;
 // Only what is drained, and the parent: a kind that may not be claimed ahead would hold up the others.
-const jobs = form === "kinds" ? kinds : form === "children" ? [noop, parent] : [drained];
+const jobs = kinds.length > 0 ? kinds : form === "children" ? [noop, parent] : [drained];
 const engine = await open(url, { jobs, logger: false, ...(form === "purging" && { heartbeat: { sweep: "1s" } }) });
 engine.on("job.succeeded", ({ kind }) => {
   if (kind !== parent.name) done();
 });
-if (kinds.length === 0) await engine.pause(drained);
-const start = (): ReturnType<typeof engine.start> => engine.start({ concurrency });
-let handle = kinds.length === 0 ? await start() : null;
+if (!ofAll) await engine.pause(drained);
+const start = (): ReturnType<typeof engine.start> =>
+  engine.start({ concurrency, ...(form === "oneOfKinds" && { only: [plain] }) });
+let handle = ofAll ? null : await start();
 setInterval(() => {
   if (handled === told) return;
   peakRss = Math.max(peakRss, process.memoryUsage.rss());
@@ -66,7 +69,7 @@ setInterval(() => {
 
 serve({
   fill: async ({ count, priority, inputBytes = 0 }: { count: number; priority: number; inputBytes?: number }) => {
-    if (form === "kinds") return fillKinds(count, priority);
+    if (ofAll) return fillKinds(kinds, count, priority);
     await engine.pause(drained);
     // An input of exactly this many bytes, the braces and the name included.
     if (inputBytes > 0) return void (await engine.enqueueMany(noop, texts(count, inputBytes)));
@@ -75,20 +78,22 @@ serve({
     else if (form !== "children") await engine.enqueueMany(plain, inputs(count), { each: () => ({ priority }) });
     else await fillFamily(count);
   },
-  /** Jobs that sleep while others are drained. */
+  /** Jobs that sleep while others are drained, or that are of other kinds. */
   sleepers: ({ count }: { count: number }) =>
-    engine.enqueueMany(noop, inputs(count), { each: () => ({ delay: "30d" }) }),
+    form === "oneOfKinds"
+      ? fillKinds(kinds.slice(1), count, 0)
+      : engine.enqueueMany(noop, inputs(count), { each: () => ({ delay: "30d" }) }),
   reset: () => {
     handled = told = peakRss = 0;
     marks = [];
   },
   // To resume a thousand kinds takes about as long as the drain. Its first tenth, which is not counted, has the start in it.
   go: async () => {
-    if (kinds.length > 0) handle = await start();
+    if (ofAll) handle = await start();
     else await engine.resume(drained);
   },
   halt: async () => {
-    if (kinds.length > 0) await handle?.stop();
+    if (ofAll) await handle?.stop();
     else await engine.pause(drained);
   },
   marks: () => ({ marks, handled, peakRssMb: peakRss / 2 ** 20 }),
@@ -122,10 +127,10 @@ function* keyedInputs(count: number): Generator<{ key: string; text: string }> {
 }
 
 /** In turn: job by job another kind. */
-async function fillKinds(count: number, priority: number): Promise<void> {
-  const each = Math.ceil(count / kinds.length / 10);
+async function fillKinds(of: typeof kinds, count: number, priority: number): Promise<void> {
+  const each = Math.ceil(count / of.length / 10);
   for (let round = 0; round < 10; round++)
-    await Promise.all(kinds.map((kind) => engine.enqueueMany(kind, inputs(each), { each: () => ({ priority }) })));
+    await Promise.all(of.map((kind) => engine.enqueueMany(kind, inputs(each), { each: () => ({ priority }) })));
 }
 
 /** Resolves when the parent waits for all of them. */

@@ -1,4 +1,5 @@
 // A worker and an enqueuer in one process: jobs at a steady rate, with how long each waited for its handler and how long the worker's turns took; and bursts.
+// A second worker, of a kind that has no jobs, has nothing to do but to show that it lives and to poll.
 import { setTimeout as delay } from "node:timers/promises";
 import { job, open } from "../../../src/index.ts";
 import { given, monoMs, serve } from "../program.ts";
@@ -15,6 +16,12 @@ engine.on("store.called", ({ verb, durationMs }) => {
   if (verb === "turn") turns.push(durationMs);
 });
 await engine.start({ concurrency });
+const never = job("never");
+never.handle(() => {});
+const idler = await open(url, { jobs: [never], logger: false, heartbeat: { interval: "1s", lease: "30s" } });
+let failedBeats = 0;
+idler.on("heartbeat.failed", () => void failedBeats++);
+await idler.start({ concurrency: 1 });
 const PIECE_MS = 10;
 
 serve({
@@ -32,7 +39,7 @@ serve({
     }
     await Promise.all(under);
     while (ended < sent) await delay(5);
-    return { turns, waited };
+    return { turns, waited, failedBeats };
   },
   /** Jobs per second, from the first enqueue to the last durable end. */
   burst: async ({ count }: { count: number }) => {

@@ -4,16 +4,25 @@ import { monitorEventLoopDelay } from "node:perf_hooks";
 import { Agent, type Dispatcher } from "undici";
 import { z } from "zod";
 import { open } from "../../../src/index.ts";
-import { request } from "../../../src/requests.ts";
+import { request, secret } from "../../../src/requests.ts";
 import { given, monoMs, serve, tell } from "../program.ts";
 
-const { url, target, inFlight, bare, ca } = given<{
+const {
+  url,
+  target,
+  inFlight,
+  bare,
+  ca,
+  withSecret = false,
+} = given<{
   url: string;
   target: string;
   inFlight: number;
   bare: boolean;
   /** The authority of the server's certificate; omitted: it has none. */
   ca?: string;
+  /** Each request has a secret, so nothing of it is rendered at once. */
+  withSecret?: boolean;
 }>();
 const PLAIN = {
   method: "GET",
@@ -21,7 +30,12 @@ const PLAIN = {
   response: "ignore",
   timeouts: { headers: "10m", total: "10m" },
 } as const;
-const get = request("get", { ...PLAIN, ...(ca !== undefined && { tls: { ca } }), send: () => ({ url: target }) });
+const headersOf = withSecret ? { headers: { authorization: secret("KEY") } } : {};
+const get = request("get", {
+  ...PLAIN,
+  ...(ca !== undefined && { tls: { ca } }),
+  send: () => ({ url: target, ...headersOf }),
+});
 
 const NUMBERED = z.object({ key: z.number(), n: z.number() });
 const ordered = request("ordered", {
@@ -45,7 +59,7 @@ const headers = (n: number) => ({
   "x-request-id": `0000000000000000000000000-${n}`,
 });
 const kinds = [get, ordered, hosts];
-const engine = bare ? null : await open(url, { jobs: kinds, logger: false });
+const engine = bare ? null : await open(url, { jobs: kinds, logger: false, secrets: { KEY: "k" } });
 if (engine) for (const kind of kinds) await engine.pause(kind);
 // Together they may not need more descriptors than a process has.
 const keyed = Math.min(inFlight, 4_000);

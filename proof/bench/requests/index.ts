@@ -96,9 +96,7 @@ const memory: Metric = {
       await server.ask("hold", { on: true });
       await ours.ask("fill", { count: inFlight });
       const before = await ours.ask<number>("rss");
-      await ours.ask("go", {});
-      await untilCount(bench, server, "requestMemoryKb", inFlight);
-      const lag = await ours.ask<{ p99: number; max: number }>("lag");
+      const lag = await opened(bench, ours, server, inFlight);
       const after = await ours.ask<number>("rss");
       const cpuBefore = await ours.ask<number>("cpu");
       const idleMs = bench.pick(5_000, 2_000);
@@ -106,6 +104,7 @@ const memory: Metric = {
       const idle = ((await ours.ask<number>("cpu")) - cpuBefore) / 10 / idleMs;
       const each = (after - before) / 1_024 / inFlight;
       await server.ask("hold", { on: false });
+      const withSecret = await lagWithSecret(bench, inFlight / 2);
       return [
         {
           name: "requestMemoryKb",
@@ -125,13 +124,48 @@ const memory: Metric = {
           name: "requestLoopLagMs",
           unit: "ms",
           ours: lag.p99,
-          targets: [{ text: "≤ 50 ms (p99)", value: lag.p99, atMost: 50 }],
-          detail: { how: "delay of the event loop while all are opened", inFlight, largest: round(lag.max) },
+          targets: [
+            { text: "≤ 50 ms (p99)", value: lag.p99, atMost: 50 },
+            { text: "≤ 50 ms (p99) with a secret in each", value: withSecret.p99, atMost: 50 },
+          ],
+          detail: {
+            how: "delay of the event loop while all are opened; with a secret half as many",
+            inFlight,
+            largest: round(lag.max),
+            withSecret: round(withSecret.p99),
+            largestWithSecret: round(withSecret.max),
+          },
         },
       ];
     });
   },
 };
+
+interface Lag {
+  readonly p99: number;
+  readonly max: number;
+}
+
+/** The delay of the sender's event loop until the server has all of them. */
+async function opened(bench: Bench, ours: Program, server: Program, count: number): Promise<Lag> {
+  await ours.ask("go", {});
+  await untilCount(bench, server, "requestMemoryKb", count);
+  return ours.ask<Lag>("lag");
+}
+
+async function lagWithSecret(bench: Bench, inFlight: number): Promise<Lag> {
+  const server = await bench.start("request-server", {});
+  const target = await server.ask<string>("url");
+  const url = await bench.store.place();
+  const ours = await bench.start("requests", { url, target, inFlight, bare: false, withSecret: true });
+  return bench.during([ours, server], async () => {
+    await server.ask("hold", { on: true });
+    await ours.ask("fill", { count: inFlight });
+    const lag = await opened(bench, ours, server, inFlight);
+    await server.ask("hold", { on: false });
+    return lag;
+  });
+}
 
 /** A process that sends, and the server that it sends to. */
 interface Sender {

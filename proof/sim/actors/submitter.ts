@@ -89,7 +89,7 @@ async function pursue(
   random: SeededRandom,
   clock: SimProcess["main"]["clock"],
 ): Promise<boolean> {
-  const { key, hold, rows, way, retries, abortAfterMs } = plan;
+  const { key, hold, rows, way, retries, abortAfterMs, abortRetryAfterMs } = plan;
   const options = { key, hold } as const;
   let id: string;
   if (way === "submit") ({ id } = await engine.submit(contract, rows as never, options));
@@ -113,6 +113,10 @@ async function pursue(
   if (!hasEnded(state)) return false;
   if (round > retries || sums.failed + sums.quarantined === 0) return true;
   await engine.retryBatch(id);
+  if (abortRetryAfterMs !== null && round === 1) {
+    await pause(clock, abortRetryAfterMs);
+    await engine.abortBatch(id);
+  }
   return false;
 }
 

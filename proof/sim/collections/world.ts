@@ -6,7 +6,7 @@ import { CollectionWorker } from "../../../src/collections/collection-worker.ts"
 import type { AnyCollection } from "../../../src/collections/contract.ts";
 import { collection } from "../../../src/engine/collection.ts";
 import { Intake } from "../../../src/collections/intake.ts";
-import { type MessageSuspects, Messages } from "../../../src/collections/messages.ts";
+import { type MessageDeps, Messages, type MessageSuspects } from "../../../src/collections/messages.ts";
 import type { PartBlobs } from "../../../src/collections/blob-names.ts";
 import { jobOf } from "../../../src/job/collections.ts";
 import { toStoredError } from "../../../src/job/errors.ts";
@@ -239,9 +239,9 @@ class CollectionWorld {
     // Its jobs are not run by workers, so none of them is a suspect.
     const suspects: MessageSuspects = { areHeld: () => false, apart: (_alone, work) => work() };
     const { signal } = new AbortController();
-    const consumers = new Messages({ collections, blobs, intake, events, suspects, signal }, this.#contract).consumers(
-      queues,
-    );
+    const oneByOne: MessageDeps["oneByOne"] = (work) => work();
+    const deps = { collections, blobs, intake, events, suspects, oneByOne, signal };
+    const consumers = new Messages(deps, this.#contract).consumers(queues);
     const broker = this.#brokerOf(around);
     const worker = new CollectionWorker({
       collections,

@@ -267,6 +267,32 @@ export const batchMutants: readonly Mutant[] = [
       }),
   },
   {
+    name: "outputsOfEarlierRoundsDeleted",
+    what: "the files of a round are deleted when the next one has its own, and a done was given their names",
+    focus: QUIET,
+    blobs: (blobs) => ({
+      ...blobs,
+      async put(key, data) {
+        const content = await blobs.put(key, data);
+        await blobs.delete([key.replace(/\/(\d+)\//, (_, round: string) => `/${Number(round) - 1}/`)]);
+        return content;
+      },
+    }),
+  },
+  {
+    name: "abortedRoundWithoutItsRest",
+    what: "a later round that is aborted before it has all of its rows ends with those that it has",
+    focus: QUIET,
+    asks: asking((batches) => ({
+      async abort(id, entry) {
+        const [batch] = await batches.get([id]);
+        const state = await batches.abort(id, entry);
+        if (batch && batch.round > 1 && batch.sealedAt === null) await batches.seal(id, batch.round);
+        return state;
+      },
+    })),
+  },
+  {
     name: "failedRowsOfTheRoundBeforeLost",
     what: "a retry runs the failed rows of each block but the first one",
     focus: QUIET,

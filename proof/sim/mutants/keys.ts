@@ -8,6 +8,12 @@ import { type Mutant, only } from "./mutant.ts";
 const QUIET = only(["keys"], {}, { jobs: 40, durability: "full" });
 const FAIRLY = only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 2 });
 const AHEAD = only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 });
+const DOORS = only(["doors"], {}, { jobs: 80, durability: "full", workers: 1, concurrency: 6 });
+const FEW_SLOTS = only(
+  ["doors"],
+  {},
+  { jobs: 30, durability: "full", workers: 1, concurrency: 6, producers: 1, console: false },
+);
 const KILLS = only(["keys"], { kill: 1 }, { jobs: 40, durability: "full" });
 
 function trigger(text: string): (db: Database) => void {
@@ -80,9 +86,24 @@ export const keyMutants: readonly Mutant[] = [
     name: "oneMoreThanTheLimit",
     what: "a key that is full admits one more: its limit is compared with <=",
     focus: QUIET,
+    connection: rewriting(
+      [
+        "(SELECT count(*) FROM outlive_extras WHERE key1 = k.value",
+        "(SELECT max(0, count(*) - 1) FROM outlive_extras WHERE key1 = k.value",
+      ],
+      [
+        "(SELECT count(*) FROM outlive_jobs WHERE only_key = k.value",
+        "(SELECT max(0, count(*) - 1) FROM outlive_jobs WHERE only_key = k.value",
+      ],
+    ),
+  },
+  {
+    name: "slotsOfRowsNotCounted",
+    what: "a job that was claimed at its door runs, and does not count against its key",
+    focus: DOORS,
     connection: rewriting([
-      "(SELECT count(*) FROM outlive_extras WHERE key1 = k.value",
-      "(SELECT max(0, count(*) - 1) FROM outlive_extras WHERE key1 = k.value",
+      "(SELECT count(*) FROM outlive_jobs WHERE only_key = k.value",
+      "(SELECT 0 * count(*) FROM outlive_jobs WHERE only_key = k.value",
     ]),
   },
   {
@@ -230,10 +251,10 @@ export const keyMutants: readonly Mutant[] = [
     name: "staleEntryBelieved",
     what: "a job that has left its door is taken for the first there, because its entry is not removed yet",
     focus: QUIET,
-    connection: rewriting([
-      "e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank",
-      "e.job = d.job",
-    ]),
+    connection: rewriting(
+      ["e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank", "e.job = d.job"],
+      ["AND EXISTS (SELECT 1 FROM outlive_jobs h WHERE h.seq = d.job AND h.state = 0 AND h.lane = 3)", ""],
+    ),
   },
   {
     name: "takenByOthersAdmitted",
@@ -241,20 +262,45 @@ export const keyMutants: readonly Mutant[] = [
     focus: QUIET,
     connection: rewriting(
       ["PRAGMA data_version", "SELECT 1"],
-      ["AND place = 1 AND door = key1 AND key2 IS NULL AND fair IS NULL AND gate IS NULL", ""],
+      ["state = 0 AND lane = 3 AND priority = 0 AND", ""],
+      ["deadline_at = ? WHERE state = 0 AND lane = 3 AND", "deadline_at = ? WHERE"],
     ),
   },
   {
     name: "suspectTakenAtItsDoor",
     what: "a job whose worker died is taken straight from its door like any other, next to as many suspects as there are",
     focus: only(["doors"], { kill: 1 }, { jobs: 40, durability: "full", workers: 2, concurrency: 4 }),
-    connection: rewriting(["AND kind = ? AND state = 0 AND crashes + losses = 0", "AND kind = ? AND state = 0"]),
+    connection: rewriting(
+      ["AND kind = ? AND state = 0 AND crashes + losses = 0", "AND kind = ? AND state = 0"],
+      ["AND priority = 0 AND crashes + losses = 0", "AND priority = 0"],
+    ),
+  },
+  {
+    name: "claimedAtItsDoorAndHeld",
+    what: "a job that was claimed at its door, and runs or has ended, is taken for one that waits there",
+    focus: DOORS,
+    connection: rewriting(["h.state = 0 AND h.lane = 3", "h.lane = 3"]),
   },
   {
     name: "firstRemovedAsStale",
     what: "with the entries of jobs that have left a door, that of the first job there is removed",
     focus: QUIET,
     connection: rewriting(["AND ring = 0 AND rank = ? AND job < ?", "AND ring = 0 AND rank = ? AND job <= ?"]),
+  },
+  {
+    name: "waitingRemovedAsStale",
+    what: "with the entries that a worker remembers to have left behind at a door, those of jobs that still wait there are removed",
+    focus: FEW_SLOTS,
+    connection: rewriting(["AND ring = 0 AND rank = 0 AND job <= ?", "AND ring = 0 AND rank = 0 AND job <= ? + 1"]),
+  },
+  {
+    name: "claimedTwiceAtItsDoor",
+    what: "a door is visited twice in one turn, and a job that was found there is claimed a second time",
+    focus: FEW_SLOTS,
+    connection: rewriting([
+      "fence = fence + 1, started_at = ?, deadline_at = ? WHERE state = 0 AND lane = 3 AND",
+      "fence = fence + 2, started_at = ?, deadline_at = ? WHERE state = 0 AND lane = 3 AND",
+    ]),
   },
   {
     name: "pauseOfAKeyIgnored",

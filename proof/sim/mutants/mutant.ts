@@ -1,4 +1,5 @@
 // A bug on purpose: which part of the world is replaced by one that breaks a promise. Nothing of it is in src.
+import type { BlobStore } from "../../../src/blobs/blob-store.ts";
 import type { Clock } from "../../../src/job/time.ts";
 import type { MaintenanceHandle } from "../../../src/stores/backend.ts";
 import type { Liveness } from "../../../src/stores/liveness.ts";
@@ -24,6 +25,8 @@ export interface Mutant {
   readonly connection?: (db: Database) => Database;
   /** Instead of where the mark of the file is kept. */
   readonly mark?: (mark: MarkFile) => MarkFile;
+  /** Instead of where output files go. */
+  readonly blobs?: (blobs: BlobStore) => BlobStore;
   /** A file whose tables lack something. */
   readonly schema?: (db: Database) => void;
   /** The clock by which the store decides, given its host's and the calling process's. */

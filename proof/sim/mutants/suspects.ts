@@ -39,6 +39,22 @@ export const suspectMutants: readonly Mutant[] = [
       }),
   },
   {
+    name: "aheadPastAGate",
+    what: "jobs are claimed ahead while others wait at the gate of their kind",
+    focus: only(["keys"], {}, { jobs: 60, durability: "full", workers: 2, concurrency: 1, ahead: 8 }),
+    store: (store) =>
+      withVerbs(store, {
+        turn: async (worker, settlements, room) => {
+          const answer = await store.turn(worker, settlements, room);
+          const kinds = room.kinds.filter((kind) => kind.fair);
+          if (!answer.live || room.ahead === undefined || answer.claimed.length < room.total || kinds.length === 0)
+            return answer;
+          const more = await store.turn(worker, [], { total: 1, kinds });
+          return { ...answer, claimed: [...answer.claimed, ...more.claimed] };
+        },
+      }),
+  },
+  {
     name: "aheadTwice",
     what: "twice as many jobs are claimed ahead as were asked for",
     focus: { ...SUSPECTS, ahead: 3 },

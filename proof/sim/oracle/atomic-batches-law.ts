@@ -58,7 +58,7 @@ export class AtomicBatchesLaw {
     let ended = 0;
     for (const block of data.blocks(batch.seq, batch.round)) {
       const job = block.job === null ? null : data.job(block.job);
-      const rejected = block.failed.filter(({ row }) => row < 0).length;
+      const rejected = rejectedOf(block);
       rows += block.rows + rejected;
       ended += rejected + (job && isTerminal(job.state) ? block.rows : marksOf(block).replaceAll("0", "").length);
     }
@@ -85,7 +85,10 @@ export class AtomicBatchesLaw {
         batch.rows === plan.rows.length || batch.round > 1 || plan.abortAfterMs !== null,
         () => `batch ${batch.id} has ${batch.rows} of ${plan.rows.length} rows`,
       );
-      for (let round = 1; round <= batch.round; round++) this.#dones(data, batch, round);
+      for (let round = 1; round <= batch.round; round++) {
+        this.#dones(data, batch, round);
+        if (round > 1) this.#follows(data, batch, round);
+      }
       this.#rows(data, plan, batch);
     }
   }
@@ -96,6 +99,17 @@ export class AtomicBatchesLaw {
       done?.state === "succeeded",
       () => `round ${round} of batch ${id} has ended, and its done is ${done?.state}`,
     );
+  }
+
+  /** The rows of a later round are those that failed in the round before. */
+  #follows(data: Data, { id, seq }: BatchRecord, round: number): void {
+    const failed = data.blocks(seq, round - 1).reduce((sum, block) => {
+      const state = block.job === null ? null : data.job(block.job)!.state;
+      const shared = state === "dead" || state === "quarantined" ? marksOf(block).replaceAll("1", "").length : 0;
+      return sum + block.failed.length + shared;
+    }, 0);
+    const rows = data.blocks(seq, round).reduce((sum, block) => sum + block.rows + rejectedOf(block), 0);
+    demand(rows === failed, () => `round ${round} of batch ${id} has ${rows} rows, and ${failed} had failed before`);
   }
 
   /** Of the latest round: what counts as succeeded has run, and what does not fit or kills has not succeeded. */
@@ -118,6 +132,10 @@ export class AtomicBatchesLaw {
     }
     demand(sums.succeeded === succeeded, () => `batch ${id} says ${sums.succeeded} succeeded, and ${succeeded} have`);
   }
+}
+
+function rejectedOf({ failed }: BlockRecord): number {
+  return failed.filter(({ row }) => row < 0).length;
 }
 
 function linesOf(data: Data, { job }: BlockRecord): readonly number[] {

@@ -1,9 +1,10 @@
 // The promises of batches: what is submitted is in the store once, each row ends once and counts once, by the attempt that owned its block; a
 // batch ends once, when it is sealed and all of its rows have ended, and its `done` is added with that end; an aborted one starts nothing
-// more; output files are what the rows wrote, by line.
+// more; output files are what the rows wrote, by line, and one that a `done` got never changes or goes.
+import { createHash } from "node:crypto";
 import { decodeBlock } from "../../../src/job/batches.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
-import { FILES, type Plan, type RowIn, type RowInput, type SimBlobs } from "../workloads/batches.ts";
+import { FILES, type Outputs, type Plan, type RowIn, type RowInput, type SimBlobs } from "../workloads/batches.ts";
 import { noRows } from "./audit-rows.ts";
 import { isTerminal, type Model, type Moment, STATE } from "./model.ts";
 import { demand } from "./violation.ts";
@@ -34,6 +35,8 @@ export class BatchesLaw {
   readonly #blocks = new Map<number, KnownBlock>();
   /** What handlers said about rows, by attempt and line. */
   readonly #words = new Map<string, Word>();
+  /** The files that a `done` got, by their blobs, with their checksums. */
+  readonly #given = new Map<string, string>();
 
   constructor(model: Model, db: Database) {
     this.#model = model;
@@ -57,6 +60,10 @@ export class BatchesLaw {
 
   ended(run: RowIn, line: number, how: "succeeded" | "failed"): void {
     this.#words.set(wordKey(run.id, run.fence.epoch, run.fence.number, line), how);
+  }
+
+  given(outputs: Outputs): void {
+    for (const { blob, sha256 } of Object.values(outputs)) this.#given.set(blob, sha256);
   }
 
   // ---- read from the rows
@@ -219,6 +226,8 @@ export class BatchesLaw {
   wentBack(watch: Watch): void {
     this.#batches.clear();
     this.#blocks.clear();
+    // Rows run again, and may end in another way.
+    this.#given.clear();
     for (const is of watch.all("batch")) this.#batches.set(is.seq, is);
     for (const is of watch.all("block")) this.#blocks.set(is.job, { row: is, lines: this.#linesOf(is) });
   }
@@ -232,6 +241,11 @@ export class BatchesLaw {
       "SELECT batch, round, line FROM committed_rows GROUP BY batch, line HAVING count(*) > 1",
       "rows that were committed twice",
     );
+    for (const [blob, sha256] of this.#given) {
+      const content = blobs.contents.get(blob);
+      const found = content === undefined ? "gone" : createHash("sha256").update(content).digest("hex");
+      demand(found === sha256, () => `a done got the file ${blob} with the checksum ${sha256}, and it is ${found}`);
+    }
     for (const plan of plans) {
       const batch = [...this.#batches.values()].find(({ key }) => key === plan.key);
       demand(batch !== undefined, () => `the batch ${plan.key} was acknowledged and is not there`);

@@ -124,16 +124,11 @@ export class BlameLaw {
   #aheadAreFresh(worker: string, claimed: readonly ClaimedJob[], asked: number): void {
     if (claimed.length <= asked) return;
     const suspect = claimed.find(({ together }) => together !== null);
-    const countsStarts = (kind: string): boolean => {
-      const { limited = [], fair } = this.#facts(kind);
-      return fair !== undefined || limited.some(({ rate }) => rate !== undefined);
-    };
+    const countsStarts = (kind: string): boolean =>
+      this.#facts(kind).limited?.some(({ rate }) => rate !== undefined) === true;
     const others = claimed.slice(asked).filter(({ kind }) => countsStarts(kind));
     demand(suspect === undefined, () => `${worker} claimed ahead with the suspect ${suspect!.lease.jobId}`);
-    demand(
-      others.length === 0,
-      () => `${worker} claimed ahead ${others[0]!.lease.jobId}, whose kind has a rate or takes turns`,
-    );
+    demand(others.length === 0, () => `${worker} claimed ahead ${others[0]!.lease.jobId}, whose kind has a rate`);
   }
 
   /** The model is that of after the event, and condemning a worker changes no job. */

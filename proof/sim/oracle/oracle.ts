@@ -2,7 +2,7 @@
 import type { Disk } from "../world/disk.ts";
 import type { SimProcess } from "../world/process.ts";
 import { kindFacts } from "../workloads/index.ts";
-import type { RowIn } from "../workloads/batches.ts";
+import type { Outputs, RowIn } from "../workloads/batches.ts";
 import type { RunOf, Word } from "../workloads/workload.ts";
 import { TRANSFER } from "../workloads/money.ts";
 import { ACCOUNTS, BALANCE } from "../workloads/tables.ts";
@@ -316,6 +316,11 @@ export class Oracle {
   rowTold(run: RowIn, line: number, how: "began" | "succeeded" | "failed"): void {
     if (this.#restores.isBefore(run.fence.epoch)) return;
     this.#keep(() => (how === "began" ? this.batches.began(run, line) : this.batches.ended(run, line, how)));
+  }
+
+  /** A `done` of a batch got these files. */
+  given({ fence }: Pick<RowIn, "fence">, outputs: Outputs): void {
+    if (!this.#restores.isBefore(fence.epoch)) this.batches.given(outputs);
   }
 
   /** Inside the simulated program a violation would be taken for its own error: it is kept for the next look. */

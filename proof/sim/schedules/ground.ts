@@ -61,8 +61,8 @@ export function onSqlite(clock: VirtualClock, random: SeededRandom): Ground {
     },
     async start(worker) {
       db.sql(
-        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at)
-       VALUES (?, 'live', 'sim', 'boot', 1, '0', 1, 1, 1, '[]', 0, 0)`,
+        `INSERT INTO outlive_workers (id, state, host, boot_id, pid, version, epoch, lease_ms, concurrency, kinds, started_at, heartbeat_at, counts_rows)
+       VALUES (?, 'live', 'sim', 'boot', 1, '0', 1, 1, 1, '[]', 0, 0, 1)`,
       ).run(worker);
     },
     end: (worker) => void db.sql("UPDATE outlive_workers SET state = 'gone' WHERE id = ?").run(worker),

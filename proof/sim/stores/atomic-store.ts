@@ -141,6 +141,7 @@ export function atomicStore(server: AtomicServer): Store {
         fold: writing(batches.fold),
         finish: writing(batches.finish),
         failures: reading(batches.failures),
+        blocks: reading(batches.keptBlocks),
         outputs: reading(batches.outputPage),
         outputFiles: reading(batches.outputFiles),
         setOutputs: writing(batches.setOutputs),

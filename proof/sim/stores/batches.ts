@@ -8,7 +8,9 @@ import {
   type BlockDraft,
   endedRows,
   hasEnded,
+  isFilling,
   NO_ROWS,
+  takesBlocks,
 } from "../../../src/job/batches.ts";
 import { ErrorCode, OutliveError } from "../../../src/job/errors.ts";
 import { isTerminal, type JobDraft } from "../../../src/job/job.ts";
@@ -18,6 +20,7 @@ import type {
   BatchEnd,
   BatchFilter,
   FailedBlock,
+  KeptBlock,
   OpenedBatch,
   OutputPage,
 } from "../../../src/stores/batches.ts";
@@ -36,8 +39,9 @@ function batchRow(batch: BatchRecord): BatchRow {
   return row;
 }
 
-function isComplete({ state, sums, rows }: BatchRecord): boolean {
-  return (state === "sealed" || state === "aborting") && endedRows(sums) === rows;
+function isComplete(batch: BatchRecord): boolean {
+  const { state, sums, rows } = batch;
+  return (state === "sealed" || state === "aborting") && endedRows(sums) === rows && !isFilling(batch);
 }
 
 // ---- rows come in
@@ -81,7 +85,7 @@ export function append(
 ): AppendAnswer {
   const batch = data.batch(id);
   if (batch === null) return { is: "missing" };
-  if (batch.state !== "open" || batch.round !== round) return { is: "closed", state: batch.state };
+  if (!takesBlocks(batch, round, blocks, asNext)) return { is: "closed", state: batch.state };
   if (asNext && batch.blocks !== blocks[0]?.number)
     return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
@@ -130,11 +134,12 @@ function taken(id: string): OutliveError {
 export function seal(data: Data, id: string, round: number, entry?: AuditEntry | null): BatchState | "missing" {
   const batch = data.batch(id);
   if (batch === null) return "missing";
-  if (batch.state !== "open" || batch.round !== round) return batch.state;
-  const tending = batch.held ? "release" : null;
-  data.putBatch({ ...batch, state: "sealed", sealedAt: data.now, touched: true, held: false, tending, tended: -1 });
+  if (batch.round !== round || (batch.state !== "open" && !isFilling(batch))) return batch.state;
+  const tending = batch.held ? "release" : batch.tending;
+  const state = batch.state === "open" ? "sealed" : batch.state;
+  data.putBatch({ ...batch, state, sealedAt: data.now, touched: true, held: false, tending, tended: -1 });
   audit(data, entry, 1);
-  return "sealed";
+  return state;
 }
 
 export function abort(data: Data, id: string, entry?: AuditEntry | null): BatchState | "missing" {
@@ -269,6 +274,21 @@ export function failures(data: Data, id: string, round: number, after: number | 
   }));
 }
 
+export function keptBlocks(data: Data, id: string, round: number, after: number | null, limit: number): KeptBlock[] {
+  return blocksAfter(data, id, round, after)
+    .slice(0, limit)
+    .map((block) => {
+      const job = block.job === null ? null : data.job(block.job);
+      return {
+        number: block.number,
+        rows: block.failed
+          .map(({ line, input, error, as }) => ({ line, input, error, as }))
+          .toSorted((a, b) => a.line - b.line),
+        job: job && { state: job.state, input: job.input, marks: marksOf(block), error: job.error },
+      };
+    });
+}
+
 function wholeEnd(data: Data, block: BlockRecord): FailedBlock["whole"] {
   const job = block.job === null ? null : data.job(block.job);
   if (job === null || (job.state !== "dead" && job.state !== "quarantined") || countLeft(block) === 0) return null;
@@ -299,9 +319,9 @@ export function outputFiles(data: Data, id: string): string[] {
   return [...new Set(rounds.flat().flatMap(({ outputs }) => outputs.map(({ file }) => file)))].toSorted();
 }
 
-export function setOutputs(data: Data, id: string, outputs: string): void {
+export function setOutputs(data: Data, id: string, round: number, outputs: string): void {
   const batch = data.batch(id);
-  if (batch !== null) data.putBatch({ ...batch, outputs });
+  if (batch?.round === round) data.putBatch({ ...batch, outputs });
 }
 
 // ---- retention

@@ -3,10 +3,11 @@
 import { createHash } from "node:crypto";
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import { batch } from "../../../src/engine/batch.ts";
-import type { AnyBatch, Row, RowRun } from "../../../src/batches/contract.ts";
+import type { AnyBatch, BatchEnded, Row, RowRun } from "../../../src/batches/contract.ts";
 import type { BlobStore } from "../../../src/blobs/blob-store.ts";
 import { doneKind, roundKind } from "../../../src/job/batches.ts";
 import { TerminalError } from "../../../src/job/errors.ts";
+import type { Run } from "../../../src/worker/run.ts";
 import { sqlite } from "../../../src/stores/sqlite/transaction.ts";
 import type { SeededRandom } from "../world/random.ts";
 import { type KindFacts, ORDINARY, type Tools, type Workload } from "./workload.ts";
@@ -31,13 +32,19 @@ export interface Plan {
   readonly abortAfterMs: number | null;
   /** How many rounds more it has if rows failed. */
   readonly retries: number;
+  /** When its second round is aborted, after it was asked for (virtual ms): mostly before it has all of its rows. Null: it is not. */
+  readonly abortRetryAfterMs: number | null;
 }
 
 /** What the handlers of rows tell the oracle. */
 export interface RowTold {
   began(run: RowIn, line: number): void;
   ended(run: RowIn, line: number, how: "succeeded" | "failed"): void;
+  /** A `done` got these files. */
+  given(run: Pick<Run, "fence">, outputs: Outputs): void;
 }
+
+export type Outputs = BatchEnded["outputs"];
 
 export type RowIn = Pick<RowRun, "id" | "fence" | "round" | "batch">;
 
@@ -107,7 +114,10 @@ export const batches: Workload = {
     SIZES.map((size) => {
       const contract = contractOf(size);
       contract.handle((row: Row<RowInput>, run) => runRow(tools, row, run));
-      contract.done(() => tools.work(50));
+      contract.done(({ outputs }, run) => {
+        tools.rows.given(run, outputs);
+        return tools.work(50);
+      });
       return contract;
     }),
 };
@@ -163,6 +173,7 @@ function drawPlan(random: SeededRandom, i: number): Plan {
     hold: random.chance(0.25),
     abortAfterMs: random.chance(0.2) ? random.between(1, 4_000) : null,
     retries: random.pick([0, 0, 1, 2]),
+    abortRetryAfterMs: random.chance(0.3) ? random.between(0, 400) : null,
   };
 }
 
@@ -170,7 +181,7 @@ function drawPlan(random: SeededRandom, i: number): Plan {
 export class SimBlobs {
   readonly contents = new Map<string, string>();
 
-  /** As one process has them. Batches only put. */
+  /** As one process has them: what batches use, and what a mutant does. */
   for(isAlive: () => boolean): BlobStore {
     const put: BlobStore["put"] = async (key, data) => {
       const parts: Uint8Array[] = [];
@@ -179,6 +190,9 @@ export class SimBlobs {
       if (isAlive()) this.contents.set(key, bytes.toString("utf8"));
       return { size: bytes.length, sha256: createHash("sha256").update(bytes).digest("hex") };
     };
-    return { place: "the simulator", put } as BlobStore;
+    const remove: BlobStore["delete"] = async (keys) => {
+      if (isAlive()) for (const key of keys) this.contents.delete(key);
+    };
+    return { place: "the simulator", put, delete: remove } as BlobStore;
   }
 }

@@ -9,7 +9,7 @@ import { type HandlerOf, type KindFacts, ORDINARY, type Tools, type Workload } f
 
 interface LimitedInput {
   readonly key: string;
-  readonly way: "works" | "fails" | "sleeps" | "holds off" | "gives up" | "hangs";
+  readonly way: "works" | "fails" | "sleeps" | "holds off" | "gives up" | "hangs" | "enqueues" | "ends";
   /** Tells inputs apart. */
   readonly number: number;
 }
@@ -20,6 +20,7 @@ function limit(name: string, more: Omit<LimitOptions, "name" | "key">): LimitOpt
 
 const SINGLE = limit("single", { running: 1 });
 const TENANT = limit("tenant", { running: 2 });
+const TEAM = limit("team", { running: 4 });
 const METER = limit("meter", { rate: 4, per: "2s", burst: 2 });
 const ACCOUNT = limit("account", { order: "strict" });
 const EVERYBODY: LimitOptions = { name: "everybody", running: 2 };
@@ -82,12 +83,17 @@ export const keys: Workload = {
   handlers: (tools) => handlersOf(KINDS, tools),
 };
 
-/** Few kinds, none of them fair: only then SQLite claims jobs straight from their doors. So it is a seed's only workload. Each key has some jobs, and a worker room for several keys. */
+/**
+ * Few kinds, none of them fair: only then SQLite claims jobs straight from their doors. So it is a seed's only workload. There are more keys than slots. A worker
+ * remembers a door only until another process commits, so some jobs enqueue others of a key, which end at once: as many as the entries that it leaves behind.
+ */
 const DOOR_KINDS = {
   single: KINDS.single,
   tenant: KINDS.tenant,
   metered: KINDS.metered,
   crossed: KINDS.crossed,
+  team: limited(TEAM),
+  "team-crossed": limited(TEAM, EVERYBODY),
 } satisfies Readonly<Record<string, KindFacts>>;
 
 export const doors: Workload = {
@@ -97,17 +103,32 @@ export const doors: Workload = {
   kinds: DOOR_KINDS,
 
   wish(random) {
-    const kind = random.weighted({ single: 3, tenant: 5, metered: 1, crossed: 1 });
-    return { kind, input: drawInput(random, ["a", "b", "c", "d"]) };
+    const kind = random.weighted({ single: 3, tenant: 5, metered: 1, crossed: 1, team: 3 });
+    const input = drawInput(random, ["a", "b", "c", "d", "e", "f"]);
+    return { kind, input: kind === "team" && random.chance(0.4) ? { ...input, way: "enqueues" } : input };
   },
 
-  handlers: (tools) => handlersOf(DOOR_KINDS, tools),
+  handlers(tools) {
+    const own = handlersOf(DOOR_KINDS, tools);
+    const team = async (input: LimitedInput, run: TypedRun): Promise<unknown> => {
+      const { key, number } = input;
+      if (input.way !== "enqueues") return own["team"]!(input as never, run);
+      const inputs = Array.from({ length: 24 + (number % 16) }, (_, n) => ({ key, way: "ends", number: n }));
+      await run.enqueueMany(tools.contract("team"), inputs);
+      // One with a second key among those that have only one, and then each while others end.
+      await run.enqueue(tools.contract("team-crossed"), { key, way: "ends", number });
+      for (let n = 100; n < 110; n++) await run.enqueue(tools.contract("team"), { key, way: "ends", number: n });
+      return undefined;
+    };
+    return { ...own, team };
+  },
 };
 
 function handlersOf(kinds: Readonly<Record<string, KindFacts>>, { work, random }: Tools): Record<string, HandlerOf> {
   const handler =
     (limitName: string | null) =>
     async ({ way }: LimitedInput, run: TypedRun): Promise<void> => {
+      if (way === "ends") return;
       await work(random.chance(0.2) ? 1_200 : 300);
       if (way === "sleeps") await run.sleep(`${1 + random.below(1_500)}ms`, { name: "once" });
       if (way === "holds off" && limitName !== null) await run.holdOff(limitName, `${1 + random.below(2_000)}ms`);

@@ -87,7 +87,7 @@ export type HandlerTold = (run: RunOf, word: Word) => void;
 
 export type StepCame = (run: RunOf, step: string, result: string) => void;
 
-const NO_ROWS: RowTold = { began: () => {}, ended: () => {} };
+const NO_ROWS: RowTold = { began: () => {}, ended: () => {}, given: () => {} };
 
 /** What one process knows: kinds of jobs, and kinds of batches. */
 export interface Contracts {

@@ -88,6 +88,7 @@ export async function openEngine(
     removeStrays: async () => [],
     close: () => store.close(),
   };
+  const blobs = world.blobs?.for(() => process.alive) ?? null;
   const identity = { host: "sim", bootId: BOOT_ID, namespace: process.host, pid: process.pid, startTicks: null };
   const engine = new Engine({
     backend,
@@ -95,7 +96,7 @@ export async function openEngine(
     contracts,
     batches,
     ...(requests && { requests: requests.kinds, wire: { wire: requests.wire } }),
-    blobs: world.blobs?.for(() => process.alive) ?? null,
+    blobs: blobs && (world.mutant?.blobs?.(blobs) ?? blobs),
     clock,
     random,
     bus,

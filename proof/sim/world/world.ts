@@ -2,6 +2,7 @@
 // anything; the nemesis, the workloads and the oracle do.
 import { idSource } from "../../../src/job/enqueue.ts";
 import type { Clock } from "../../../src/job/time.ts";
+import { withVerbs } from "../../../src/stores/observed.ts";
 import type { Store } from "../../../src/stores/port.ts";
 import type { Database } from "../../../src/stores/sqlite/database.ts";
 import { sqliteStore } from "../../../src/stores/sqlite/store.ts";
@@ -146,7 +147,8 @@ export class World {
     // The store's own clock, whatever the process believes.
     const clock: Clock = { ...thread.clock, now: () => Math.floor(scheduler.wall) };
     const storeClock = mutant?.storeClock?.(clock, thread.clock) ?? clock;
-    const real = this.#sqlite(process.name, storeClock, random, idSource(clock, random));
+    const sqlite = this.#sqlite(process.name, storeClock, random, idSource(clock, random));
+    const real = this.profile.sessions ? withPollingBeats(sqlite) : sqlite;
     const wired = wire(mutant?.store?.(real, this.disk.db, clock) ?? real, {
       process,
       thread,
@@ -185,4 +187,16 @@ export class World {
     const mark = mutant?.mark?.(disk.markFile) ?? disk.markFile;
     return sqliteStore({ db, clock, random, newId, bootId: BOOT_ID, mark, wakeup: null });
   }
+}
+
+/** As on a server: the heartbeat of a worker that holds nothing polls, for the kinds of all workers. */
+function withPollingBeats(store: Store): Store {
+  return withVerbs(store, {
+    async beat(worker, beat) {
+      const answer = await store.beat(worker, beat);
+      if (!answer.live || answer.held.count > 0 || beat.pollMs === undefined) return answer;
+      const workers = await store.workers({});
+      return { ...answer, pending: await store.upkeep.pending!(workers.flatMap(({ kinds }) => kinds)) };
+    },
+  });
 }

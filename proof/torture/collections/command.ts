@@ -31,6 +31,8 @@ const STRIKES_WORKING = 0.9;
 const PATIENCE_MS = 90_000;
 /** One broker death costs 10 s of waiting for its return. */
 const KILLS_PER_BROKER_DEATH = 50;
+/** How often a run says how far it is. */
+const PROGRESS_MS = 10_000;
 /** A quorum queue younger than this may lose what it has confirmed. */
 const QUEUE_AGE_MS = 2_000;
 
@@ -178,8 +180,13 @@ class Run {
       this.#startProducer();
       const acts: Record<string, number> = {};
       const untilMono = this.#forMs === null ? Infinity : performance.now() + this.#forMs;
-      let kills = 0;
+      let [kills, saidMono] = [0, performance.now()];
       while (kills < this.#kills && performance.now() < untilMono) {
+        if (performance.now() - saidMono >= PROGRESS_MS) {
+          saidMono = performance.now();
+          const sent = confirmedIn(this.#task.acked);
+          process.stderr.write(`${kills} of ${this.#kills} kills, ${sent} collections sent\n`);
+        }
         await pause(100 + this.#random() * 250);
         const what = await this.#kill(++kills);
         acts[what] = (acts[what] ?? 0) + 1;

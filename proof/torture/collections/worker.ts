@@ -55,7 +55,8 @@ if (task.role === "worker") {
 if (task.role === "producer") {
   const { url, blobs, broker, parts, acked, enough, atLeast } = task;
   const engine = await open(url, { jobs: [scan], blobs, logger: false });
-  const model = await amqplib.connect(broker);
+  // The rig starts it again until the broker is back.
+  const model = await amqplib.connect(broker).catch(() => process.exit(1));
   model.on("error", () => process.exit(1));
   model.on("close", () => process.exit(1));
   const channel = await model.createConfirmChannel();

@@ -14,6 +14,7 @@ const engine = await open(url, {
   logger: false,
   heartbeat: HEARTBEAT ?? { interval: "1s", lease: "20s", probe: "50ms", sweep: "1s" },
 });
+engine.on("write.rejected", () => void process.send?.("rejected"));
 const worker = await engine.start({ concurrency: CONCURRENCY ?? 8 });
 process.on("SIGTERM", () => void worker.stop({ grace: "5s" }));
 process.send?.("working");

@@ -24,6 +24,8 @@ export interface WorkersOptions {
 export class Workers {
   /** By the number of the process: the instant before the signal was sent. */
   readonly killedAt = new Map<number, number>();
+  /** How many writes of theirs were refused because their jobs had other owners. */
+  rejected = 0;
   readonly #options: WorkersOptions;
   readonly #living = new Map<ChildProcess, number>();
   #started: number;
@@ -99,6 +101,7 @@ export class Workers {
       stdio: ["ignore", "inherit", "inherit", "ipc"],
     });
     this.#living.set(child, number);
+    child.on("message", (fact) => fact === "rejected" && this.rejected++);
     child.once("exit", () => {
       this.#living.delete(child);
       if (!this.#hasEnded) this.#fill();

@@ -47,7 +47,7 @@ export async function requests(args: readonly string[]): Promise<boolean> {
     inFlight: number("in-flight"),
     plant: plant === "resend",
   });
-  const { findings, decisions, enqueued, takeovers, maxInFlight, cuts } = outcome;
+  const { findings, decisions, enqueued, takeovers, staleWritesRejected, maxInFlight, cuts } = outcome;
   const isSound = Object.values(findings).every((broken: readonly string[]) => broken.length === 0);
   for (const [law, broken] of Object.entries(findings))
     for (const one of (broken as readonly string[]).slice(0, MAX_PRINTED)) process.stderr.write(`${law}: ${one}\n`);
@@ -58,9 +58,15 @@ export async function requests(args: readonly string[]): Promise<boolean> {
     seed,
     kills: outcome.kills,
     takeovers,
+    staleWritesRejected,
     enqueued,
     lost: findings.lost.length,
     committedTwice: findings.callbacksTwice.length,
+    quarantined: findings.quarantined.length,
+    // No request of this rig is guilty.
+    quarantinedInnocents: findings.quarantined.length,
+    detectMs: outcome.detectMs,
+    resumeMs: outcome.resumeMs,
     sentAgain: decisions["resend"] ?? 0,
     neverSent: decisions["unsent"] ?? 0,
     asked: decisions["ask"] ?? 0,

@@ -10,6 +10,8 @@ export interface Arrival {
   readonly n: number;
   /** It was answered with 503: by what HTTP says, not begun. */
   readonly isRejected: boolean;
+  /** The latest one of its queue that had been answered by then; -1: none. */
+  readonly after: number;
 }
 
 export class RecordingReceiver {
@@ -22,6 +24,8 @@ export class RecordingReceiver {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   readonly #seen = new Set<number>();
+  /** Of each queue of each kind. */
+  readonly #answered = new Map<string, number>();
 
   static async start(chance: Chance, holdMs: number): Promise<RecordingReceiver> {
     const receiver = new RecordingReceiver(chance, holdMs);
@@ -47,7 +51,8 @@ export class RecordingReceiver {
         const n = Number(number);
         const draw = chance.whole(0, 99);
         const isRejected = draw < 3;
-        this.arrivals.push({ kind, queue: Number(queue), n, isRejected });
+        const of = `${kind}/${queue}`;
+        this.arrivals.push({ kind, queue: Number(queue), n, isRejected, after: this.#answered.get(of) ?? -1 });
         if (isRejected) return void response.writeHead(503).end();
         if (kind === "asking") this.#seen.add(n);
         // The connection breaks after it has acted.
@@ -55,7 +60,11 @@ export class RecordingReceiver {
           this.cuts++;
           return void request.socket.destroy();
         }
-        setTimeout(() => response.end("done"), chance.whole(holdMs / 4, holdMs));
+        const answer = (): void => {
+          this.#answered.set(of, Math.max(n, this.#answered.get(of) ?? -1));
+          response.end("done");
+        };
+        setTimeout(answer, chance.whole(holdMs / 4, holdMs));
       });
       request.once("error", () => {});
     });

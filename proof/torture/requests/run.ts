@@ -3,6 +3,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { type Engine, type JobInfo, open, type WorkerRow } from "../../../src/index.ts";
 import { Chance } from "../../../src/torture/killer.ts";
 import { Workers } from "../features/workers.ts";
+import { allIncidents, type Percentiles, percentiles } from "../processes/timing.ts";
 import { type Arrival, RecordingReceiver } from "./receiver.ts";
 
 export interface RequestsPlan {
@@ -25,6 +26,8 @@ export interface RequestsFindings {
   readonly sentTwice: string[];
   /** A later one of a queue arrived before an earlier one had ended. */
   readonly inversions: string[];
+  /** No request of this rig kills its process. */
+  readonly quarantined: string[];
   readonly others: string[];
 }
 
@@ -35,6 +38,10 @@ export interface RequestsOutcome {
   readonly maxInFlight: number;
   readonly cuts: number;
   readonly takeovers: number;
+  /** From each kill to the proof of it, and to the last of its requests being in flight again. */
+  readonly detectMs: Percentiles;
+  readonly resumeMs: Percentiles;
+  readonly staleWritesRejected: number;
   /** What the incidents say, by decision. */
   readonly decisions: Readonly<Record<string, number>>;
 }
@@ -74,22 +81,24 @@ export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> 
   try {
     for (const name of NAMES) await more(name, name === "ordered" ? QUEUES * 5 : inFlight * 2);
     await workers.start();
-    let struck = 0;
-    while (struck < kills) {
+    const killedAt = new Map<string, number>();
+    while (killedAt.size < kills) {
       await topUp(engine, more, inFlight);
       const victim = await untilBusy(engine, receiver, inFlight, chance);
-      if (workers.kill(victim.pid)) struck++;
+      const at = Date.now();
+      if (!killedAt.has(victim.id) && workers.kill(victim.pid)) killedAt.set(victim.id, at);
     }
     await untilEnded(engine);
     await workers.stop();
     const findings = await audit(engine, receiver, asked);
     return {
       findings,
-      kills: struck,
+      kills: killedAt.size,
+      staleWritesRejected: workers.rejected,
       enqueued: [...asked.values()].reduce((sum, one) => sum + one, 0),
       maxInFlight: receiver.maxInFlight,
       cuts: receiver.cuts,
-      ...(await recoveries(engine)),
+      ...(await recoveries(engine, killedAt)),
     };
   } finally {
     workers.destroy();
@@ -165,6 +174,7 @@ async function audit(
     callbacksTwice: [],
     sentTwice: [],
     inversions: [],
+    quarantined: [],
     others: [],
   };
   for (const name of NAMES) {
@@ -182,6 +192,10 @@ async function audit(
     for (let n = 0; n < asked.get(name)!; n++) {
       const id = `${name}-${n}`;
       const job = requests.get(id);
+      if (job?.state === "quarantined") {
+        findings.quarantined.push(id);
+        continue;
+      }
       if (job?.state !== "succeeded" && job?.state !== "dead") {
         findings.lost.push(`${id} is ${job?.state ?? "missing"}`);
         continue;
@@ -203,27 +217,36 @@ async function audit(
   return findings;
 }
 
-/** Whether a request of a queue arrived after a later one of it. */
+/** Whether a request of a queue arrived after a later one of it, or before the one in front of it had been answered. */
 function inversions(arrivals: readonly Arrival[]): string[] {
   const latest = new Map<number, number>();
-  return arrivals.flatMap(({ kind, queue, n }) => {
+  return arrivals.flatMap(({ kind, queue, n, after }) => {
     if (kind !== "ordered") return [];
     const before = latest.get(queue) ?? -1;
     latest.set(queue, Math.max(before, n));
-    return n < before ? [`${n} of queue ${queue} arrived after ${before}`] : [];
+    if (n < before) return [`${n} of queue ${queue} arrived after ${before}`];
+    return n - QUEUES > after ? [`${n} of queue ${queue} arrived when only ${after} had been answered`] : [];
   });
 }
 
-async function recoveries(engine: Engine): Promise<Pick<RequestsOutcome, "takeovers" | "decisions">> {
+type Recoveries = Pick<RequestsOutcome, "takeovers" | "decisions" | "detectMs" | "resumeMs">;
+
+/** `killedAt`: by worker. */
+async function recoveries(engine: Engine, killedAt: ReadonlyMap<string, number>): Promise<Recoveries> {
   const decisions: Record<string, number> = {};
-  let takeovers = 0;
-  for (let after: string | undefined; ;) {
-    const page = await engine.incidents({ limit: 1_000, ...(after !== undefined && { after }) });
-    takeovers += page.length;
-    for (const { id } of page)
-      for (const { decision } of (await engine.report(id))?.recoveredJobs ?? [])
-        decisions[decision] = (decisions[decision] ?? 0) + 1;
-    if (page.length < 1_000) return { takeovers, decisions };
-    after = page.at(-1)!.id;
+  const detected: number[] = [];
+  const resumed: number[] = [];
+  const incidents = await allIncidents(engine);
+  for (const { id, worker } of incidents) {
+    const report = await engine.report(id);
+    if (!report) continue;
+    for (const { decision } of report.recoveredJobs) decisions[decision] = (decisions[decision] ?? 0) + 1;
+    const at = killedAt.get(worker);
+    const { detectedAt, runningAgainAt } = report.deadWorkers[0]!;
+    if (at === undefined) continue;
+    detected.push(detectedAt - at);
+    if (runningAgainAt !== null) resumed.push(runningAgainAt - at);
   }
+  const takeovers = incidents.length;
+  return { takeovers, decisions, detectMs: percentiles(detected), resumeMs: percentiles(resumed) };
 }

@@ -1,11 +1,11 @@
 // Connections to RabbitMQ: opened with a deadline, with listeners for errors before anything is awaited, because an error without one ends the
-// process. Every call has a deadline, too: a queue without a leader neither answers nor fails. What fails is worded here.
+// process. Every call has a deadline, too: a queue without a leader neither responds nor fails. What fails is worded here.
 import type { Channel, ChannelModel, ConfirmChannel } from "amqplib";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 
 export type { Channel, ChannelModel, ConfirmChannel };
 
-/** How long a broker may take to answer one call. */
+/** How long a broker may take to respond to one call. */
 const CALL_MS = 10_000;
 const CONNECT_MS = 10_000;
 
@@ -34,6 +34,8 @@ export async function connect({ url, shown, heartbeatSeconds }: Address, what: s
       timeout: CONNECT_MS,
       clientProperties: { connection_name: `outlive ${what}` },
     });
+    // Ended in the packet that opened it, before anything could listen: nothing would report that again.
+    if (internals(model).stream.writableEnded) throw new Error("the broker closed the connection at once");
   } catch (thrown) {
     throw worded(shown, "connecting", thrown);
   }
@@ -51,11 +53,11 @@ export async function connect({ url, shown, heartbeatSeconds }: Address, what: s
       // Closing closes the channels, whose ends ask for it again: a second request to close would end the first one half-way.
       if (isDestroyed) return;
       isDestroyed = true;
-      // A broker that does not answer does not answer the request to close either. Then the timers of the heartbeat are left, and would hold the process.
-      const { stream, heartbeater } = model.connection as unknown as Internals;
+      // A broker that does not respond does not respond to the request to close either. Then the timers of the heartbeat are left, and would hold the process.
+      const { stream, heartbeater } = internals(model);
       void Promise.race([closing(model), after(1_000)]).finally(() => {
         heartbeater?.clear();
-        stream?.destroy();
+        stream.destroy();
       });
     },
   };
@@ -63,8 +65,14 @@ export async function connect({ url, shown, heartbeatSeconds }: Address, what: s
 
 /** What amqplib keeps of a connection, beyond its types. */
 interface Internals {
-  readonly stream?: { destroy(): void };
+  readonly stream: { readonly writableEnded: boolean; destroy(): void };
   readonly heartbeater?: { clear(): void };
+  /** By their numbers; null: it has ended. */
+  readonly channels: readonly ({ readonly channel: object } | null)[];
+}
+
+function internals({ connection }: ChannelModel): Internals {
+  return connection as unknown as Internals;
 }
 
 async function closing(model: ChannelModel): Promise<void> {
@@ -75,17 +83,28 @@ async function closing(model: ChannelModel): Promise<void> {
   }
 }
 
-/** A channel of a connection. One that ends with an error ends nothing else, and says so to `onEnd`. */
+/**
+ * A channel of a connection. One that ends with an error ends nothing else, and says so to `onEnd`. It is listened to before it is open: its end may come in
+ * the packet that opens it, and an error that nothing listens to would end the whole connection.
+ */
 export async function openChannel<C extends Channel>(
   link: Link,
   shown: string,
   make: (model: ChannelModel) => Promise<C>,
   onEnd: (why: string) => void,
 ): Promise<C> {
-  const channel = await deadline(make(link.model), shown, "opening a channel");
-  let why = "the channel was closed";
-  channel.on("error", (error: Error) => (why = error.message));
-  channel.on("close", () => onEnd(why));
+  const { channels } = internals(link.model);
+  const others = new Set(channels.map((one) => one?.channel));
+  const opening = make(link.model);
+  const opened = channels.find((one) => one && !others.has(one.channel))?.channel as C | undefined;
+  let [why, isEnded] = ["the channel was closed", false];
+  opened?.on("error", (error: Error) => (why = error.message));
+  opened?.on("close", () => {
+    isEnded = true;
+    onEnd(why);
+  });
+  const channel = await deadline(opening, shown, "opening a channel");
+  if (isEnded) throw worded(shown, "opening a channel", new Error(why));
   return channel;
 }
 
@@ -98,7 +117,7 @@ export async function deadline<T>(call: Promise<T>, shown: string, doing: string
           ErrorCode.brokerUnreachable,
           `${shown} has not responded for ${CALL_MS} ms while ${doing}.`,
           "A queue without a leader does that, for instance after its broker was killed while it was new. It is tried again; `rabbitmq-queues quorum_status` shows the queue.",
-          { broker: shown, doing },
+          { broker: shown, doing, isLate: true },
         ),
       );
     }, CALL_MS);
@@ -111,6 +130,11 @@ export async function deadline<T>(call: Promise<T>, shown: string, doing: string
     clearTimeout(timer);
     call.catch(() => {});
   }
+}
+
+/** Whether the broker has not responded in time: what the connection does next is unknown. */
+export function isLate(thrown: unknown): boolean {
+  return thrown instanceof OutliveError && thrown.data["isLate"] === true;
 }
 
 /** An error of the driver as one of ours. */

@@ -3,8 +3,10 @@
 // handled now is kept in hand and tried again, so that an outage of the store costs no delivery its count.
 import type { ConsumeMessage } from "amqplib";
 import { ErrorCode, type OutliveError } from "../../job/errors.ts";
-import type { BrokerNews, Consumer, Consumption, Delivery, Verdict, WiredKind } from "../../stores/broker.ts";
-import { type Address, after, type Channel, connect, deadline, type Link, openChannel } from "./connection.ts";
+import type { BrokerNews, Consumer, Consumption, WiredKind } from "../../stores/broker.ts";
+import { type Address, after, type Channel, connect, deadline, isLate, type Link, openChannel } from "./connection.ts";
+import { answer, deliveryOf, handled, timesDelivered } from "./handling.ts";
+import { Pulling } from "./pulling.ts";
 import { nextTurn } from "./suspects.ts";
 import { declareKind } from "./topology.ts";
 
@@ -12,14 +14,6 @@ import { declareKind } from "./topology.ts";
 const MAX_PAUSE_MS = 500;
 /** Of a broker that is there and refuses: only an operator changes that. */
 const MAX_REFUSED_PAUSE_MS = 5_000;
-/** Between two attempts to handle what the store or the blob store refused. */
-const MAX_HANDLE_PAUSE_MS = 5_000;
-/** What failed for this long goes to another process, if there is one, at its first deliveries. */
-const KEEP_IN_HAND_MS = 30_000;
-/** So many deliveries may be spent on that. A long outage must not use up the count, which is there for messages that end processes. */
-const HANDED_ON = 3;
-/** Later on it is kept for as long as a broker lets it be: RabbitMQ closes the channel of a delivery that is not acknowledged for 30 minutes. */
-const KEEP_LONG_MS = 20 * 60_000;
 /** So many messages of a queue may be kept in hand before those behind them wait. */
 const MAX_KEPT = 1_000;
 /** A consumer that could not start, because its queue is not there, is tried again. */
@@ -33,9 +27,9 @@ export class RabbitmqConsumption implements Consumption {
   readonly #looping: Promise<void>;
   #wanted: readonly Consumer[] = [];
   #link: Link | null = null;
-  #consuming = new Map<string, Consuming>();
+  #consuming = new Map<string, ConsumedQueue>();
   /** Those that take nothing more, and have something in hand. */
-  readonly #ending = new Set<Consuming>();
+  readonly #ending = new Set<ConsumedQueue>();
   /** Kinds whose queues the broker refuses. They are not consumed; the others are. */
   #refused = new Set<string>();
 
@@ -133,7 +127,7 @@ export class RabbitmqConsumption implements Consumption {
       try {
         await this.#declare(link, refused);
       } catch {
-        // The connection has ended, or the broker does not answer any more.
+        // The connection has ended, or the broker does not respond any more.
         return link.destroy();
       }
       if (this.#link !== link) return;
@@ -156,16 +150,26 @@ export class RabbitmqConsumption implements Consumption {
     for (const [queue, consumer] of wanted) {
       // The room of what begins belongs to what ends, until that holds nothing any more.
       if (this.#consuming.has(queue) || [...this.#ending].some(({ kind }) => kind === consumer.kind)) continue;
-      this.#consuming.set(queue, new Consuming(link, this.#address.shown, consumer, this.#stopping.signal, this.#news));
+      const parts = [link, this.#address.shown, consumer, this.#stopping.signal, this.#news] as const;
+      this.#consuming.set(queue, consumer.pulls ? new Pulling(...parts) : new Consuming(...parts));
     }
   }
 
-  async #end(one: Consuming): Promise<void> {
+  async #end(one: ConsumedQueue): Promise<void> {
     this.#ending.add(one);
     await one.end();
     this.#ending.delete(one);
     if (this.#link) this.#adjust(this.#link);
   }
+}
+
+/** One queue, on one connection. */
+interface ConsumedQueue {
+  readonly kind: string;
+  readonly prefetch: number;
+  lose(): void;
+  stop(): Promise<void>;
+  end(): Promise<void>;
 }
 
 interface InHand {
@@ -175,8 +179,8 @@ interface InHand {
   readonly times: number;
 }
 
-/** One queue, consumed on one connection. */
-class Consuming {
+/** A queue from which the broker brings as many messages as this process may hold. */
+class Consuming implements ConsumedQueue {
   readonly #link: Link;
   readonly #shown: string;
   readonly #consumer: Consumer;
@@ -305,12 +309,12 @@ class Consuming {
         return;
       } catch (thrown) {
         if (this.#stopped || this.#isEnding) return;
-        // A call that is not answered leaves the connection in a state that nobody knows: the loop makes a new one.
-        if (/has not answered/.test((thrown as Error).message)) return this.#link.destroy();
+        // The loop makes a new connection.
+        if (isLate(thrown)) return this.#link.destroy();
         this.#channel = null;
         this.#waiting = [];
         const { code, message } = thrown as OutliveError;
-        // Not the first: the queues of a collection are made while it is looked for.
+        // Not the first: a collection may be found before its queues are made.
         if (code === ErrorCode.brokerRefused && ++this.#refusals === 2)
           this.#news({ state: "refused", text: `${queue} is not consumed, and is tried again: ${message}` });
         await after(RETRY_MS, AbortSignal.any([this.#signal, this.#hurry.signal]));
@@ -338,7 +342,9 @@ class Consuming {
       if (channel === this.#channel) this.#tags.push(tag);
     };
     // One that fails ends the channel, which begins again. A stop waits for it.
-    this.#starting = this.#starting.then(more).catch(() => {});
+    this.#starting = this.#starting.then(more).catch((thrown: unknown) => {
+      if (isLate(thrown)) this.#link.destroy();
+    });
   }
 
   #receive(channel: Channel, message: ConsumeMessage | null): void {
@@ -360,7 +366,6 @@ class Consuming {
     if (this.#stopped || this.#isolates || this.#waiting.length === 0) return;
     const next = nextTurn(this.#waiting, {
       prefetch: this.#consumer.prefetch,
-      restMs: this.#consumer.restMs ?? 0,
       quietMs: this.#isEnding ? Infinity : performance.now() - this.#suspectMono,
       isBusy: this.#turns > 0,
       areSuspectsNext: this.#areSuspectsNext,
@@ -385,7 +390,8 @@ class Consuming {
   async #turn(inHand: readonly InHand[]): Promise<void> {
     this.#turns++;
     try {
-      const verdicts = await this.#handled(inHand);
+      const deliveries = inHand.map(({ message, times }) => deliveryOf(message, times));
+      const verdicts = await handled(this.#consumer, deliveries, this.#hurry.signal);
       for (const [at, { channel, message }] of inHand.entries()) {
         const verdict = verdicts?.[at] ?? "requeue";
         if (verdict === "keep") this.#keep(channel);
@@ -401,53 +407,4 @@ class Consuming {
       setImmediate(() => this.#pump());
     }
   }
-
-  /** Null: it could not be handled for so long that others should try. */
-  async #handled(inHand: readonly InHand[]): Promise<readonly Verdict[] | null> {
-    const deliveries = inHand.map(({ message, times }) => deliveryOf(message, times));
-    const since = performance.now();
-    const keepMs = keptInHandMs(Math.max(...inHand.map(({ times }) => times)));
-    for (let pauseMs = 50; ; pauseMs = Math.min(MAX_HANDLE_PAUSE_MS, pauseMs * 2)) {
-      try {
-        return await this.#consumer.handle(deliveries);
-      } catch {
-        // The caller has said what failed.
-        if (this.#stopped || this.#isEnding || performance.now() - since > keepMs) return null;
-        await after(pauseMs, this.#hurry.signal);
-      }
-    }
-  }
-}
-
-/** How long a delivery that can't be handled is kept, by how often it was delivered before. */
-export function keptInHandMs(redelivered: number): number {
-  return redelivered < HANDED_ON ? KEEP_IN_HAND_MS : KEEP_LONG_MS;
-}
-
-/** An acknowledgement on a channel that died is refused: its message comes again. */
-function answer(channel: Channel, message: ConsumeMessage, verdict: Exclude<Verdict, "keep">): void {
-  try {
-    if (verdict === "ack") channel.ack(message);
-    else channel.nack(message, false, verdict === "requeue");
-  } catch {
-    // The channel is closed.
-  }
-}
-
-function timesDelivered({ fields, properties }: ConsumeMessage): number {
-  const counted = Number(properties.headers?.["x-delivery-count"]);
-  return Number.isInteger(counted) && counted > 0 ? counted : fields.redelivered ? 1 : 0;
-}
-
-function deliveryOf(message: ConsumeMessage, times: number): Delivery {
-  const headers = (message.properties.headers ?? {}) as Record<string, unknown>;
-  const [death] = (headers["x-death"] ?? []) as readonly { queue?: unknown; reason?: unknown }[];
-  const id: unknown = message.properties.messageId;
-  return {
-    body: message.content,
-    headers,
-    messageId: typeof id === "string" && id !== "" ? id : null,
-    redelivered: times,
-    died: death ? { queue: String(death.queue), reason: String(death.reason) } : null,
-  };
 }

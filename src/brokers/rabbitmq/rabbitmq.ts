@@ -21,6 +21,12 @@ export interface RabbitmqOptions {
   readonly heartbeat?: number;
 }
 
+/** Options of `consume`. */
+export interface ConsumeOptions {
+  /** How many messages of the queue one process holds in memory. One that becomes a job has at most 1 MiB; lower this for a queue that brings larger ones, which are parked. Default 100; from 1 to 1000. */
+  readonly prefetch?: number;
+}
+
 /** A RabbitMQ broker by its address, `amqp://user:password@host/vhost`. Nothing is connected before the first use. */
 export function rabbitmq(url: string, { heartbeat = 10 }: RabbitmqOptions = {}): Rabbitmq {
   return new Rabbitmq(url, heartbeat);
@@ -50,8 +56,15 @@ export class Rabbitmq implements Broker {
   }
 
   /** Messages of this queue become jobs of this kind, whose ids are made of the queue and the message id: one that comes twice is one job. */
-  consume(queue: string, kind: NamedKind): this {
-    this.consumes.push({ queue, kind });
+  consume(queue: string, kind: NamedKind, { prefetch = 100 }: ConsumeOptions = {}): this {
+    if (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > 1_000)
+      throw new OutliveError(
+        ErrorCode.optionInvalid,
+        `The prefetch of the queue ${queue} is ${JSON.stringify(prefetch)}.`,
+        "Use a whole number from 1 to 1000.",
+        { queue, prefetch },
+      );
+    this.consumes.push({ queue, kind, prefetch });
     return this;
   }
 

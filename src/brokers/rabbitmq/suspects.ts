@@ -33,8 +33,6 @@ function together(prefetch: number, times: number): number {
 
 export interface HandState {
   readonly prefetch: number;
-  /** The least that a suspect is put off. */
-  readonly restMs: number;
   /** Since the latest suspect has come. */
   readonly quietMs: number;
   /** Whether something is being handled. */
@@ -46,12 +44,12 @@ export interface HandState {
 /** The next turn. `taken` is null: nothing yet; then `againInMs` says when to ask again if nothing else happens. */
 export function nextTurn<M extends Counted>(
   waiting: readonly M[],
-  { prefetch, restMs, quietMs, isBusy, areSuspectsNext }: HandState,
+  { prefetch, quietMs, isBusy, areSuspectsNext }: HandState,
 ): NextTurn<M> | { readonly taken: null; readonly againInMs: number | null } {
   const fresh = waiting.filter(({ times }) => times === 0);
   const suspects = waiting.filter(({ times }) => times > 0);
   const least = Math.min(...suspects.map(({ times }) => times));
-  const leftMs = suspects.length === 0 ? Infinity : Math.max(restMs, putOffMs(least)) - quietMs;
+  const leftMs = suspects.length === 0 ? Infinity : putOffMs(least) - quietMs;
   if (fresh.length > 0 && (leftMs > 0 || !areSuspectsNext)) return { taken: fresh, isIsolated: false };
   if (leftMs > 0) return { taken: null, againInMs: suspects.length === 0 ? null : leftMs };
   if (isBusy) return { taken: null, againInMs: null };

@@ -1,7 +1,7 @@
 // `outlive batches`, `batch ID` and `abort ID`: what becomes of batches of rows.
 import { Option } from "commander";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { BATCH_STATES, type BatchState } from "../../job/batches.ts";
+import { BATCH_STATES, type BatchState, isFilling, roundId } from "../../job/batches.ts";
 import type { Engine } from "../../engine/engine.ts";
 import type { Explanation } from "../../engine/why.ts";
 import type { BatchInfo } from "../../index.ts";
@@ -188,13 +188,15 @@ export async function explainBatch(engine: Engine, id: string): Promise<BatchExp
     blocksAreAll: pages.every(({ next }) => next === null),
     first,
     next:
-      state === "open"
-        ? "Append and seal it, submit its source again with the same key, or abort it: outlive abort " + id
-        : why === null
-          ? failed > 0
-            ? `outlive batch ${id} --failures; outlive retry --batch ${id}`
-            : ""
-          : (first?.next ?? ""),
+      why === null
+        ? failed > 0
+          ? `outlive batch ${id} --failures; outlive retry --batch ${id}`
+          : ""
+        : isFilling(info)
+          ? `See why that job has not ended: outlive why ${roundId(id, info.round)}. To leave the rows failed: outlive abort ${id}`
+          : state === "open"
+            ? "Append and seal it, submit its source again with the same key, or abort it: outlive abort " + id
+            : (first?.next ?? ""),
   };
 }
 

@@ -95,10 +95,10 @@ export const collectionsCommand: Register = (program, run) => {
     .option("--collection <id>", "only of this collection")
     .option("--limit <number>", "at most this many, 1 to 1000", wholeNumber(1, 1_000), 50)
     .option("--after <id>", "the last id of the previous page")
-    .option("--retry", "try to put them again; those that become parts are no longer parked")
-    .option("--drop", "delete them with their bodies")
+    .option("--retry", "handle them all again; those that become parts, announcements or jobs are no longer parked")
+    .option("--drop", "delete them all with their bodies")
     .action(
-      run(async ({ terminal, attach, mayChange }, command) => {
+      run(async ({ terminal, attach, config, mayChange }, command) => {
         const [only] = command.args;
         const { retry, drop, kind, collection, limit, after } = command.opts<{
           kind?: string;
@@ -114,27 +114,75 @@ export const collectionsCommand: Register = (program, run) => {
           ...(collection !== undefined && { collection }),
           ...(after !== undefined && { after }),
         };
-        const found = await engine.parked({ ...filter, limit });
-        const parked = only === undefined ? found : found.filter(({ id }) => id === only);
-        if (retry !== true && drop !== true)
+        const changes = retry === true || drop === true;
+        // By its id, and what is changed unless a limit was given: through all pages.
+        const isWhole = only !== undefined || (changes && command.getOptionValueSource("limit") === "default");
+        const parked: ParkedMessage[] = [];
+        for (let from = filter; ;) {
+          const page = await engine.parked({ ...from, limit: isWhole ? 1_000 : limit });
+          parked.push(...page.filter(({ id }) => only === undefined || id === only));
+          if (!isWhole || page.length < 1_000 || (only !== undefined && parked.length > 0)) break;
+          from = { ...filter, after: page.at(-1)!.id };
+        }
+        if (only !== undefined && parked.length === 0)
+          throw new OutliveError(
+            ErrorCode.notFound,
+            `There is no parked message ${only}.`,
+            "Check the id: outlive parked",
+            { id: only },
+          );
+        if (!changes)
           return terminal.answer({ parked }, () =>
             parked.length === 0 ? "No messages are parked." : parkedTable(terminal, parked),
           );
-        mayChange(retry === true ? "put parked messages again" : "delete parked messages");
+        mayChange(retry === true ? "handle parked messages again" : "delete parked messages");
         const by = byOf(command);
-        const results: { id: string; became: string }[] = [];
-        for (const message of parked) {
-          if (drop === true) await engine.dropParked(message, by);
-          results.push({ id: message.id, became: drop === true ? "dropped" : await engine.retryParked(message, by) });
-        }
+        const { jobs, store, engine: settings } = await config();
+        // Their modules say what an input of a job is, and how large a part may be.
+        const kinds = new Set(retry === true ? parked.map((one) => one.kind) : []);
+        const known =
+          kinds.size === 0
+            ? []
+            : (await allJobs({ base: process.cwd(), patterns: jobs })).filter((one) => kinds.has(one.name));
+        await using client = await connect(store, { ...settings, jobs: known });
+        const results: Retried[] = [];
+        for (const message of parked) results.push(await handledAgain(client, message, drop === true, by));
         terminal.answer({ results }, () =>
           results.length === 0
             ? "No messages are parked."
-            : results.map(({ id, became }) => `${id} ${became}`).join("\n"),
+            : results.map(({ id, became, why }) => [id, became, ...(why ? [oneLine(why)] : [])].join(" ")).join("\n"),
         );
+        return results.every(({ became }) => GONE.has(became)) ? ExitCode.ok : ExitCode.failure;
       }),
     );
 };
+
+/** What became of messages that are no longer parked. */
+const GONE: ReadonlySet<string> = new Set(["accepted", "duplicate", "closed", "dropped"]);
+
+interface Retried {
+  readonly id: string;
+  readonly became: string;
+  /** Of one that failed. */
+  readonly why?: string;
+}
+
+/** One that fails must not stop those behind it: it would do so every time. */
+async function handledAgain(
+  client: Awaited<ReturnType<typeof connect>>,
+  message: ParkedMessage,
+  drops: boolean,
+  by: ReturnType<typeof byOf>,
+): Promise<Retried> {
+  const { id } = message;
+  try {
+    if (!drops) return { id, became: await client.retryParked(message, by) };
+    await client.dropParked(message, by);
+    return { id, became: "dropped" };
+  } catch (thrown) {
+    return { id, became: "failed", why: (thrown as Error).message };
+  }
+}
 
 const INKS: Readonly<Record<CollectionState, Ink>> = {
   requested: "cyan",

@@ -27,13 +27,15 @@ import { isPausedSql, list, type Session, texts } from "./statements.ts";
 const KEYS_PER_TURN = 500;
 const LEAST_KEYS_PER_TURN = 8;
 const HELD_PER_KEY = 100;
+/** A bulk of enqueues leaves many wakes of each key: of those of a key that are among the first so many for each key, all are taken at once. */
+const WAKES_PER_KEY = 10;
 /** Another worker decides about a key at this moment: how long until the next try. */
 const CONTENDED_MS = 100;
 /** The same for a gate, which all workers of a fair kind need all the time. */
 const GATE_CONTENDED_MS = 5;
 
-/** Jobs that a limit of their fair key holds look again after this: an end that did not see the limit yet has written no wake (migrations/open-gates.ts). */
-const FAIR_LOOK_MS = 1_000;
+/** Jobs that a limit of their fair key holds are checked again after this: an end that did not see the limit yet has written no wake (migrations/open-gates.ts). */
+const FAIR_RECHECK_MS = 1_000;
 
 /** For how many jobs of a kind the worker has room now. */
 export interface Demand {
@@ -129,8 +131,10 @@ const KEYS_NOW = `least(${KEYS_PER_TURN}, greatest(${LEAST_KEYS_PER_TURN}, curre
 const TAKE = `WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true), set_config('outlive_tx.notes', 'admits', true)),
   clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
   most AS MATERIALIZED (SELECT ${KEYS_NOW} AS keys),
-  gone AS (DELETE FROM outlive.key_wakes w USING quick
-    WHERE w.id = ANY (ARRAY(SELECT n.id FROM outlive.key_wakes n ORDER BY n.id LIMIT (SELECT keys FROM most) FOR UPDATE SKIP LOCKED)) RETURNING w.key),
+  first AS MATERIALIZED (SELECT n.id, n.key FROM outlive.key_wakes n ORDER BY n.id LIMIT (SELECT keys FROM most) * ${WAKES_PER_KEY}),
+  several AS MATERIALIZED (SELECT array_agg(f.id) AS ids FROM first f GROUP BY f.key ORDER BY min(f.id) LIMIT (SELECT keys FROM most)),
+  gone AS (DELETE FROM outlive.key_wakes w USING quick WHERE w.id = ANY (ARRAY(
+    SELECT n.id FROM outlive.key_wakes n WHERE n.id = ANY (ARRAY(SELECT unnest(s.ids) FROM several s)) ORDER BY n.id FOR UPDATE SKIP LOCKED)) RETURNING w.key),
   due AS (SELECT k.id FROM outlive.keys k WHERE k.due_at <= (SELECT now FROM clock) ORDER BY k.due_at LIMIT (SELECT keys FROM most)),
   doors AS MATERIALIZED (SELECT d.door, sum(d.wakes)::int AS wakes, bool_or(d.due) AS due
     FROM (SELECT key AS door, count(*) AS wakes, false AS due FROM gone GROUP BY key UNION ALL SELECT id, 0, true FROM due) d GROUP BY d.door ORDER BY d.door)
@@ -255,7 +259,7 @@ function lookingAgain(decided: Admission, found: readonly Found[], now: number):
   for (const { row } of found) {
     const door = doors.get(row.job) ?? row.door;
     if (!admitted.has(row.job) && door === row.fair)
-      due.set(door, Math.min(due.get(door) ?? Infinity, now + FAIR_LOOK_MS));
+      due.set(door, Math.min(due.get(door) ?? Infinity, now + FAIR_RECHECK_MS));
   }
   return { ...decided, due };
 }

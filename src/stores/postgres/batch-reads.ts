@@ -2,8 +2,8 @@
 // those of the batch's row and of the deltas that have not been added to it: one statement sees each of them once.
 import { BATCH_STATES, type BatchRow, type BatchState, type Tolerance } from "../../job/batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
-import type { Batches, BatchFilter, FailedBlock, OutputPage } from "../batches.ts";
-import { STATE, storedError } from "../rows.ts";
+import type { Batches, BatchFilter, FailedBlock, KeptBlock, OutputPage } from "../batches.ts";
+import { keptJob, STATE, storedError } from "../rows.ts";
 import { checksumSql, isIntactSql, list, type Session, texts } from "./statements.ts";
 
 /** The state of a batch as it is stored. */
@@ -11,11 +11,14 @@ export const AS = Object.fromEntries(BATCH_STATES.map((state, code) => [state, c
   Record<BatchState, number>
 >;
 
-export function batchReads(session: Session): Pick<Batches, "get" | "list" | "failures" | "outputs" | "outputFiles"> {
+export function batchReads(
+  session: Session,
+): Pick<Batches, "get" | "list" | "failures" | "blocks" | "outputs" | "outputFiles"> {
   return {
     get: (ids) => getBatches(session, ids),
     list: (filter, limit, after) => listBatches(session, filter, limit, after),
     failures: (batch, round, after, limit) => failedBlocks(session, batch, round, after, limit),
+    blocks: (batch, round, after, limit) => keptBlocks(session, batch, round, after, limit),
     outputs: (batch, round, file, after, limit) => outputPage(session, { id: batch, round }, file, after, limit),
     outputFiles: (batch) => outputFiles(session, batch),
   };
@@ -140,9 +143,12 @@ interface BadColumns {
 }
 
 const SHARES_END = `j.state IN (${STATE.dead}, ${STATE.quarantined}) AND (b.marks IS NULL OR strpos(b.marks, '0') > 0)`;
-const BAD = `SELECT b.batch, b.number, coalesce(b.marks, repeat('0', b.rows)) AS marks, j.state, CASE WHEN ${SHARES_END} THEN j.input END AS input, j.error
+const blocksSql = (input: string, which: string): string =>
+  `SELECT b.batch, b.number, coalesce(b.marks, repeat('0', b.rows)) AS marks, j.state, ${input} AS input, j.error
   FROM outlive.batch_state p JOIN outlive.blocks b ON b.batch = p.seq LEFT JOIN outlive.jobs j ON j.seq = b.job
-  WHERE p.id = $1 AND b.round = $2 AND b.number > $3 AND b.bad ORDER BY b.number LIMIT $4`;
+  WHERE p.id = $1 AND b.round = $2 AND b.number > $3${which} ORDER BY b.number LIMIT $4`;
+const BAD = blocksSql(`CASE WHEN ${SHARES_END} THEN j.input END`, " AND b.bad");
+const ALL = blocksSql("j.input", "");
 
 /** SQL: the owner of what is kept of a row, for its checksum. */
 export const ROW_OWNER = "f.batch || chr(10) || f.line";
@@ -168,14 +174,37 @@ async function failedBlocks(
   limit: number,
 ): Promise<FailedBlock[]> {
   const bad = await session.rows<BadColumns>(BAD, [id, round, after ?? -1, limit]);
-  if (bad.length === 0) return [];
-  const numbers = list(bad.map(({ number }) => number));
-  const rows = await session.rows<FailedColumns>(FAILED, [bad[0]!.batch, round, numbers]);
-  return bad.map((block) => ({
+  return (await withFailures(session, round, bad)).map(([block, rows]) => ({
     number: block.number,
-    rows: rows.filter(({ number }) => number === block.number).map(failedRow),
+    rows,
     whole: wholeEnd(block),
   }));
+}
+
+async function keptBlocks(
+  session: Session,
+  id: string,
+  round: number,
+  after: number | null,
+  limit: number,
+): Promise<KeptBlock[]> {
+  const all = await session.rows<BadColumns>(ALL, [id, round, after ?? -1, limit]);
+  return (await withFailures(session, round, all)).map(([{ number, state, input, marks, error }, rows]) => ({
+    number,
+    rows,
+    job: state === null ? null : keptJob(state, input!, marks, error),
+  }));
+}
+
+async function withFailures(
+  session: Session,
+  round: number,
+  blocks: readonly BadColumns[],
+): Promise<(readonly [BadColumns, FailedBlock["rows"]])[]> {
+  if (blocks.length === 0) return [];
+  const numbers = list(blocks.map(({ number }) => number));
+  const rows = await session.rows<FailedColumns>(FAILED, [blocks[0]!.batch, round, numbers]);
+  return blocks.map((block) => [block, rows.filter(({ number }) => number === block.number).map(failedRow)]);
 }
 
 function wholeEnd({ marks, state, input, error }: BadColumns): FailedBlock["whole"] {

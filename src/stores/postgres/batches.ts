@@ -6,6 +6,7 @@ import {
   type BatchState,
   type BlockDraft,
   type FailedRow,
+  takesBlocks,
   takesRows,
   totalOf,
 } from "../../job/batches.ts";
@@ -31,6 +32,8 @@ const MOVED_AT_ONCE = 1_000;
 /** How many deltas one fold takes. */
 const DELTAS = 20_000;
 
+/** A later round that is aborted while it is filled (`isFilling`) is sealed when it has all of its rows. */
+const HAS_ALL = "(b.round = 1 OR b.sealed_at IS NOT NULL)";
 const ENDED_ROWS = "b.succeeded + b.failed + b.quarantined + b.aborted";
 
 export function batches(connection: Connection, kinds: Kinds): Batches {
@@ -45,16 +48,16 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
       }),
     append: (batch, round, blocks, asNext = false) => appendAlone(connection, kinds, batch, round, blocks, asNext),
     async seal(batch, round, entry) {
-      const seal = async (session: Session): Promise<boolean> => (await session.rows(SEAL, [batch, round])).length > 0;
+      const seal = (session: Session): Promise<{ state: number }[]> => session.rows(SEAL, [batch, round]);
       // Without an entry it is one statement, which needs no transaction around it.
-      const isSealed = entry
+      const [sealed] = entry
         ? await connection.transaction(async (tx) => {
-            const sealed = await seal(tx);
-            await writeAudit(tx, entry, sealed ? 1 : 0);
-            return sealed;
+            const found = await seal(tx);
+            await writeAudit(tx, entry, found.length);
+            return found;
           })
         : await seal(connection);
-      return isSealed ? "sealed" : stateOf(connection, batch);
+      return sealed ? BATCH_STATES[sealed.state]! : stateOf(connection, batch);
     },
     async abort(batch, entry) {
       const isAborting = await connection.transaction(async (tx) => {
@@ -71,8 +74,9 @@ export function batches(connection: Connection, kinds: Kinds): Batches {
     },
     fold: (limit) => folding.fold(limit),
     finish: (end) => connection.transaction((tx) => finish(tx, kinds, end)),
-    async setOutputs(batch, outputs) {
-      await connection.run("UPDATE outlive.batch_state SET outputs = $2 WHERE id = $1", [batch, outputs]);
+    async setOutputs(batch, round, outputs) {
+      const keep = "UPDATE outlive.batch_state SET outputs = $3 WHERE id = $1 AND round = $2";
+      await connection.run(keep, [batch, round, outputs]);
     },
     reopen: (batch, round, draft, entry) =>
       connection.transaction(async (tx) => {
@@ -123,10 +127,11 @@ interface PlainBatch {
   readonly blocks: number;
   readonly rows: number;
   readonly kind: number;
+  readonly sealed_at: number | null;
 }
 
 const LOCK =
-  "SELECT seq, state, round, held, blocks, rows, kind FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
+  "SELECT seq, state, round, held, blocks, rows, kind, sealed_at FROM outlive.batch_state WHERE id = $1 FOR NO KEY UPDATE";
 
 interface Appending {
   readonly asNext?: boolean;
@@ -171,7 +176,9 @@ async function append(
 ): Promise<AppendAnswer> {
   const [batch] = await session.rows<PlainBatch>(LOCK, [id]);
   if (!batch) return { is: "missing" };
-  if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  const state = BATCH_STATES[batch.state]!;
+  if (!takesBlocks({ state, round: batch.round, sealedAt: batch.sealed_at }, round, blocks, asNext))
+    return { is: "closed", state };
   if (asNext && batch.blocks !== blocks[0]?.number)
     return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   // After the lock: what another submitter added before is there.
@@ -307,9 +314,9 @@ export async function submitWithin(
   return { id, rows: total[0]!.rows, alreadyThere: total[0]!.rows - added, created };
 }
 
-const SEAL = `UPDATE outlive.batch_state SET state = ${AS.sealed}, sealed_at = outlive.now_ms(), touched = true, held = false,
-    tending = CASE WHEN held THEN ${RELEASE} ELSE 0 END, tended = -1, skipped = false
-  WHERE id = $1 AND state = ${AS.open} AND round = $2 RETURNING seq`;
+const SEAL = `UPDATE outlive.batch_state b SET state = CASE b.state WHEN ${AS.open} THEN ${AS.sealed} ELSE b.state END,
+    sealed_at = outlive.now_ms(), touched = true, held = false, tending = CASE WHEN b.held THEN ${RELEASE} ELSE b.tending END, tended = -1, skipped = false
+  WHERE b.id = $1 AND b.round = $2 AND (b.state = ${AS.open} OR b.state = ${AS.aborting} AND NOT ${HAS_ALL}) RETURNING b.state`;
 const ABORT = `UPDATE outlive.batch_state SET state = ${AS.aborting}, touched = true, held = false, tending = ${CANCEL}, tended = -1, skipped = false
   WHERE id = $1 AND state IN (${AS.open}, ${AS.sealed}) RETURNING seq`;
 
@@ -410,7 +417,7 @@ const FOLD = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now), gone 
     RETURNING batch, round, succeeded, failed, quarantined, aborted),
   sums AS (SELECT batch, round, ${SUMS} FROM gone GROUP BY batch, round)
   UPDATE outlive.batch_state b SET ${["succeeded", "failed", "quarantined", "aborted"].map(ADDED).join(", ")},
-    touched = o.state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_THEN} = o.rows,
+    touched = o.state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_THEN} = o.rows AND ${HAS_ALL},
     pace_from_at = CASE WHEN ${PACED} END, pace_from_rows = CASE WHEN ${PACED_ROWS} END, pace_to_at = clock.now, pace_to_rows = ${ENDED_THEN}
   FROM clock, outlive.batch_state o LEFT JOIN sums s ON s.batch = o.seq AND s.round = o.round
   WHERE o.seq = ANY ($1::bigint[]) AND b.seq = o.seq AND b.state <= ${AS.aborting} RETURNING b.seq, b.id`;
@@ -456,7 +463,7 @@ const FOLD_ONE = `WITH gone AS (DELETE FROM outlive.batch_deltas WHERE batch = $
     touched = true
   FROM sums s WHERE b.seq = $1 AND b.round = s.round`;
 const FINISH = `UPDATE outlive.batch_state b SET state = $2, ended_at = outlive.now_ms(), touched = false, tending = 0
-  WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows RETURNING b.seq`;
+  WHERE b.seq = $1 AND ${ENDED_ROWS} = b.rows AND ${HAS_ALL} RETURNING b.seq`;
 
 /** Rows that have ended stay ended, so the decision holds; that they are all is checked again, for whatever has decided. */
 async function finish(

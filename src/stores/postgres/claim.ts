@@ -77,6 +77,8 @@ export interface Turn {
   readonly passed: boolean;
   /** Whether a batch whose blocks wait as plain jobs is not the only one of its kind. */
   readonly crowded: boolean;
+  /** Jobs that got the slots of settled ones, and are ready. */
+  readonly handedOver: number;
   /** In how many ms time gives a key room; null: of no key is that known. */
   readonly keyDue: number | null;
   readonly cancels: readonly { readonly id: string; readonly seq: number; readonly runs: boolean }[] | null;
@@ -125,16 +127,22 @@ interface TurnRow {
 }
 
 const FOUND = { live: 1, restarted: 2, suspects: 4, wakes: 8, keys: 16, events: 32, gates: 64 } as const;
-/** Wakes of waits 1, of keys 2, due events 4. And `blindFor`, 8 for long and 64 for one turn, `crowded`, 16, `atOwnGate`, 32, and `passed`, 128. */
+/** Wakes of waits 1, of keys 2, due events 4. And `blindFor`, 8 for long and 64 for one turn, `crowded`, 16, `atOwnGate`, 32, `passed`, 128, and from 256 on `handedOver`. */
 const NOTED_FROM = 256;
 const ALL_SETTLED = "*";
 /** What other kinds have in front stays there for a while. */
 const BLIND_FOR = 32;
 
 /** One statement: settles and claims. `successes` are all by this worker, each job once. */
-export async function takeTurn(session: Session, successes: readonly Settlement[], claim: Claim): Promise<Turn> {
+export async function takeTurn(
+  session: Session,
+  successes: readonly Settlement[],
+  claim: Claim,
+  handOver = true,
+): Promise<Turn> {
   const { text, values } = TURN[formOf(claim)];
-  return turnOf(await session.rows<TakenRow | TurnRow>(text, values({ ...claiming(claim), ...settling(successes) })));
+  const given = values({ ...claiming(claim), ...settling(successes), handOver });
+  return turnOf(await session.rows<TakenRow | TurnRow>(text, given));
 }
 
 /**
@@ -216,6 +224,7 @@ function turnOf(rows: (TakenRow | TurnRow)[]): Turn {
     atOwnGate: false,
     passed: false,
     crowded: false,
+    handedOver: 0,
     keyDue: optional(keyDue),
     cancels: cancels === null ? null : (JSON.parse(cancels) as Turn["cancels"]),
     taken,
@@ -234,6 +243,7 @@ function withNoted(turn: Turn, noted: number): Turn {
     ...turn,
     blindFor: Math.max(turn.blindFor, (noted & 8) > 0 ? BLIND_FOR : (noted & 64) > 0 ? 1 : 0),
     crowded: turn.crowded || (noted & 16) > 0,
+    handedOver: turn.handedOver + (noted >> 8),
     atOwnGate: turn.atOwnGate || (noted & 32) > 0,
     passed: turn.passed || (noted & 128) > 0,
     wakes: wakes || (noted & 1) > 0,
@@ -536,7 +546,8 @@ const WHICH_SETTLED = `(SELECT CASE WHEN count(*) < cardinality(:settledRows::bi
  * Notes the ends of those that have extras, and says what was written: see `note_ends` in migrations/consequences.ts. The settings of the clock come first,
  * so that no trigger does the same for each of them.
  */
-const NOTED = "coalesce((SELECT outlive.note_ends(array_agg(seq)) FROM settled WHERE extras HAVING count(*) > 0), 0)";
+const noted = (handOver: string): string =>
+  `coalesce((SELECT outlive.note_ends(array_agg(seq), ${handOver}) FROM settled WHERE extras HAVING count(*) > 0), 0)`;
 
 const CLOCK = "clock AS MATERIALIZED (SELECT outlive.now_ms() AS now";
 const NOTES = ", set_config('outlive_tx.notes', 'ends', true)";
@@ -579,7 +590,7 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
       + ${found("suspects", "SELECT 1 FROM suspect")} + ${found("wakes", "SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1")}
       + ${found("keys", "SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1")} + ${found("events", "SELECT 1 FROM outlive.reruns WHERE due LIMIT 1")}
       + ${found("gates", ofFair ? "SELECT 1 FROM left_at_gate" : GATE)}
-      + ${NOTED_FROM} * (${settles ? NOTED : "0"}${ofFront ? ` + ${mixed ? BLIND_IF_MIXED : BLIND}` : ofFair ? ` + ${CROWDED} + ${PASSED}` : ""}${ofOne || ofFair || mixed ? ` + CASE WHEN ${AT_OWN_GATE} THEN 32 ELSE 0 END` : ""}) AS fence,
+      + ${NOTED_FROM} * (${settles ? noted(":handOver::boolean") : "0"}${ofFront ? ` + ${mixed ? BLIND_IF_MIXED : BLIND}` : ofFair ? ` + ${CROWDED} + ${PASSED}` : ""}${ofOne || ofFair || mixed ? ` + CASE WHEN ${AT_OWN_GATE} THEN 32 ELSE 0 END` : ""}) AS fence,
     NULL::int AS priority, (SELECT epoch FROM me) AS epoch,
     (SELECT json_agg(json_build_object('id', j.id, 'seq', c.job, 'runs', coalesce(j.state = 1 AND j.worker = c.worker AND j.cancel_requested, false)))
       FROM outlive.cancels c LEFT JOIN outlive.jobs j ON j.seq = c.job WHERE c.worker = :worker)::text AS input${ofOne ? "" : ", NULL::int AS kind, NULL::bigint AS timeout_ms"}
@@ -744,12 +755,12 @@ function forms<Name extends string>(
   return Object.fromEntries(made) as Record<Form, Statement<ClaimName | Name>>;
 }
 
-const TURN = forms("settles and claims", SETTLED);
+const TURN = forms("settles and claims", [...SETTLED, "handOver"]);
 /** For a worker that has nothing to settle. */
 const DURABLE_CLAIM = forms("claims");
 const CLAIM = forms("claims and does not wait for the disk");
 const settleText = (settles: string): string =>
-  `WITH ${CLOCK}${NOTES}), me AS MATERIALIZED (${ME}), ${settles} SELECT ${WHICH_SETTLED} AS settled, ${NOTED} AS noted`;
+  `WITH ${CLOCK}${NOTES}), me AS MATERIALIZED (${ME}), ${settles} SELECT ${WHICH_SETTLED} AS settled, ${noted("true")} AS noted`;
 /** Settles. */
 const SETTLE = statement([...WORKER, ...SETTLED], settleText(SETTLES));
 const SETTLE_PLAIN = statement([...WORKER, "settledRows", "settledEpoch"], settleText(SETTLES_PLAIN));

@@ -9,6 +9,8 @@ import { type Client, type Driver, driver, type Pool, type PoolClient, type Pool
 import { wrapError, isTransient, mayHaveCommitted, poolTimedOut, sqlState } from "./errors.ts";
 import {
   beginText,
+  LOCAL_DURABLE,
+  LOCAL_PLANS,
   NO_SESSION_HINT,
   ownName,
   SessionGate,
@@ -83,6 +85,9 @@ const END_SESSION = `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activit
 
 /** A statement with more characters of parameters than this is not sent in one message with BEGIN or COMMIT: there they are a part of its text. */
 const MAX_IN_TEXT = 32_768;
+
+/** The server has ended a statement by its limit, or by the one for locks. */
+const TOO_LATE: ReadonlySet<string> = new Set(["57014", "55P03"]);
 
 export class Connection implements Session {
   readonly schema: string;
@@ -170,6 +175,24 @@ export class Connection implements Session {
   }
 
   /**
+   * Rows of one statement that takes `ms` at most; null: that was not enough, and nothing was written. The server ends it: one that only its caller has given up
+   * would keep its session. One message.
+   */
+  inTime<R>(ms: number, sql: string, values: readonly Value[]): Promise<R[] | null> {
+    return this.#lend(async (client) => {
+      const limit = `SET LOCAL statement_timeout = ${ms}; `;
+      const text =
+        (await this.#executed(client, [sql, values], undefined, limit)) ?? this.#statements.written(sql, values);
+      const plans = this.#borrowed ? `${LOCAL_PLANS}; ${this.#forgetful ? LOCAL_DURABLE : ""}` : "";
+      const results: unknown = await client.query(this.#timed(`${limit}${plans}${text}`));
+      return (results as { rows: R[] }[]).at(-1)!.rows;
+    }).catch((thrown: unknown) => {
+      if (TOO_LATE.has(sqlState(thrown) ?? "") || isTransient(thrown)) return null;
+      throw thrown;
+    });
+  }
+
+  /**
    * Commits all of `work` or nothing. It runs again if it lost against another transaction, so it must do nothing but
    * SQL.
    */
@@ -180,6 +203,28 @@ export class Connection implements Session {
   /** As `transaction`, for one that holds what others need: the server ends it soon if this process freezes in it. */
   brief<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return untilItWins(() => this.#once("brief", work));
+  }
+
+  /**
+   * As `transaction`, but it waits with its commit for `former`, and is rolled back if that rejects. `worked` resolves, or rejects, when only the commit is left to
+   * do. The server ends it if this process freezes meanwhile.
+   */
+  behind<T>(
+    former: Promise<unknown>,
+    work: (tx: Transaction) => Promise<T>,
+  ): { readonly worked: Promise<void>; readonly committed: Promise<T> } {
+    const { promise: worked, resolve, reject } = Promise.withResolvers<void>();
+    former.catch(() => {});
+    const committed = untilItWins(() =>
+      this.#once("bulk", async (tx) => {
+        const value = await work(tx);
+        resolve();
+        await former;
+        return value;
+      }),
+    );
+    committed.catch(reject);
+    return { worked, committed };
   }
 
   /** As `transaction`, for upkeep: the server ends it when it waits or works for longer than upkeep may. */
@@ -261,13 +306,14 @@ export class Connection implements Session {
    * The statement as text that goes into one message with others; null: it can't. It is prepared once in a session, `also` together with it, because planning
    * it costs more than a message.
    */
-  async #executed(client: PoolClient, [sql, values]: OwnStatement, also?: string): Promise<string | null> {
+  async #executed(client: PoolClient, [sql, values]: OwnStatement, also?: string, limit = ""): Promise<string | null> {
     if (this.#borrowed || values.reduce<number>((sum, value) => sum + String(value).length, 0) > MAX_IN_TEXT)
       return null;
     let ready = this.#executable.get(client);
     if (!ready) this.#executable.set(client, (ready = new Set()));
     const missing = [sql, ...(also === undefined ? [] : [also])].filter((one) => !ready.has(one));
-    if (missing.length > 0) await client.query(timed(missing.map((one) => this.#statements.prepare(one)).join("; ")));
+    if (missing.length > 0)
+      await client.query(timed(limit + missing.map((one) => this.#statements.prepare(one)).join("; ")));
     for (const one of missing) ready.add(one);
     return this.#statements.execute(sql, values);
   }

@@ -34,6 +34,11 @@ export function mayHaveCommitted(thrown: unknown): boolean {
   return severity === "FATAL" || severity === "PANIC" || state.startsWith("08") || state.startsWith("57P");
 }
 
+/** The session had ended before it got the COMMIT: the process stood still, and the server waited for it no longer. */
+export function endedBefore(thrown: unknown): boolean {
+  return sqlState(thrown) === "25P03" || (thrown instanceof Error && thrown.message.includes("not queryable"));
+}
+
 /** Wraps an error from opening the store, with the address where it happened. */
 export function openingError(shown: string, thrown: unknown): unknown {
   const ours = wrapError("opening it", thrown);

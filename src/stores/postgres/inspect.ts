@@ -1,6 +1,7 @@
 // Reading for people: one job whole, pages of jobs, counts. Reads only.
 import type { JobDetails, JobState, LogLine } from "../../job/job.ts";
 import { counted } from "../../job/text.ts";
+import { shownWait } from "../../job/waits.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, StoreHealth, WorkerSuspects } from "../port.ts";
 import {
   boundSql,
@@ -133,7 +134,7 @@ async function getJob(session: Session, id: string): Promise<JobDetails | null> 
     result: storedValue(row.result),
     progress: storedValue(row.progress),
     steps: (row.steps ?? []).map(({ name, result, at, attempt }) => ({
-      name,
+      name: shownWait(name),
       result: storedValue(result),
       at,
       attempt,
@@ -148,7 +149,7 @@ function corruptParts({ input_intact, result_intact, steps }: DetailColumns): st
   return [
     ...(input_intact ? [] : ["input"]),
     ...(result_intact ? [] : ["result"]),
-    ...(steps ?? []).filter(({ intact }) => !intact).map(({ name }) => `step ${name}`),
+    ...(steps ?? []).filter(({ intact }) => !intact).map(({ name }) => `step ${shownWait(name)}`),
   ];
 }
 

@@ -50,6 +50,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
   store.onWakeup(() => wake("wake"));
   const { contactMs, heartbeatMs } = options.times;
   const onHold = (why: string, holdMs: number): void => events.emit("recovery.held", { why, holdMs });
+  const onHidden = (text: string): void => events.emit("store.notice", { about: "liveness", text });
   const advisory = new AdvisoryLiveness({
     session,
     schema,
@@ -66,7 +67,7 @@ maintainInThread<PostgresMaintenance>(async (own, { options, newId, events, time
   const pulse =
     address === null
       ? null
-      : await pulseOver({ address, inner: advisory, clock, random, contactMs, ownWorker, onHold });
+      : await pulseOver({ address, inner: advisory, clock, random, contactMs, ownWorker, onHold, onHidden });
   await pulse?.keep(ownWorker, heartbeatMs, (evidence) => setEvidence(connection, ownWorker, evidence));
   const liveness = pulse ?? advisory;
   const close = async (): Promise<void> => {

@@ -26,7 +26,7 @@ import { assertMigrated } from "./migrate.ts";
 import { MIGRATIONS } from "./migrations/index.ts";
 import { postgresStore } from "./store.ts";
 import { WakeupChannel, wakeupOf } from "./wakeup.ts";
-import { countPresent } from "./workers.ts";
+import { countPresent, setEvidence } from "./workers.ts";
 
 /** Only programs that ask for it load it, and a driver of Redis with it. */
 export async function pulseOver(deps: PulseDeps): Promise<RedisPulse> {
@@ -78,12 +78,16 @@ export async function openPostgres(
     onServerNow: (now, sentAtMono) => clock.set(now, sentAtMono),
     onHold,
   });
+  const onHidden = (text: string): void => events.emit("store.notice", { about: "liveness", text });
   const remote =
-    pulse === null ? null : await pulseOver({ address: pulse, inner: advisory, clock, random, contactMs, onHold });
+    pulse === null
+      ? null
+      : await pulseOver({ address: pulse, inner: advisory, clock, random, contactMs, onHold, onHidden });
   const liveness = remote ?? advisory;
   const newId = idSource(clock, random);
   const wakeup = new WakeupChannel(connection, clock);
-  const store = postgresStore({ connection, clock, newId, wakeup, events });
+  const advised = remote === null ? {} : { advice: () => remote.advice() };
+  const store = postgresStore({ connection, clock, newId, wakeup, events, ...advised });
   const processState = checkProcess;
   const maintenances = {
     ...deps,
@@ -94,6 +98,8 @@ export async function openPostgres(
     shared,
     session,
     liveness,
+    remote,
+    connection,
     pulse,
     wakeup,
     store,
@@ -126,6 +132,8 @@ interface MaintenanceDeps extends OpenPostgresDeps {
   readonly shared: SharedArrayBuffer;
   readonly session: DirectSession;
   readonly liveness: Liveness;
+  readonly remote: RedisPulse | null;
+  readonly connection: Connection;
   readonly pulse: PulseAddress | null;
   readonly wakeup: WakeupChannel;
   readonly store: Store;
@@ -163,7 +171,8 @@ async function inMainThread(
   options: MaintenanceOptions,
   host: Host,
 ): Promise<MaintenanceHandle> {
-  const { events, address, session, wakeup, pooled } = maintenances;
+  const { events, address, session, wakeup, pooled, remote, connection } = maintenances;
+  const { worker, times } = options;
   events.emit("store.notice", { about: "maintenance", text: BESIDE });
   if (!pooled) {
     await session.listen(wakeupChannel(address.schema), (payload) => wakeup.heard(wakeupOf(payload)));
@@ -173,9 +182,11 @@ async function inMainThread(
   const maintenance = new Maintenance(maintenances, options, { ...host, loopLagMs: () => 0, kill: () => {} });
   const unheed = session.onReturn(() => void maintenance.beat());
   maintenance.start();
+  const letGo = await remote?.keep(worker, times.heartbeatMs, (evidence) => setEvidence(connection, worker, evidence));
   return {
     beat: (leases) => void maintenance.beat(leases),
     async stop() {
+      letGo?.();
       unhear();
       unheed();
       session.unlisten(wakeupChannel(address.schema));

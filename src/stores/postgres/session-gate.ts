@@ -73,10 +73,10 @@ const gates = new WeakMap<object, SessionGate>();
 // session: there everything is SET LOCAL, in the one round trip that BEGIN takes anyway.
 
 /**
- * Which kind of transaction: the engine's own, one of these that holds what others need, upkeep (retention, overdue
- * jobs), a recovery, or one that runs the user's callback.
+ * Which kind of transaction: the engine's own, one of these that holds what others need, one that waits for another, upkeep
+ * (retention, overdue jobs), a recovery, or one that runs the user's callback.
  */
-export type TransactionKind = "engine" | "brief" | "upkeep" | "recovery" | "user";
+export type TransactionKind = "engine" | "brief" | "bulk" | "upkeep" | "recovery" | "user";
 
 interface BeginOptions {
   /** The session is not ours to configure: a pooler hands it to other clients, or the pool is the user's. */
@@ -90,10 +90,13 @@ interface BeginOptions {
 // they would scan the whole table from then on. JIT would compile statements that such estimates make look expensive.
 const PLANS =
   "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
+/** For one statement that may scan no table. */
+export const LOCAL_PLANS = PLANS.replaceAll("SET ", "SET LOCAL ");
 
 /** Turns `synchronous_commit` on where it is off: an acknowledged commit must survive a crash of the server. */
 const durable = (local: boolean): string =>
   `SELECT set_config('synchronous_commit', 'on', ${local}) WHERE current_setting('synchronous_commit') = 'off'`;
+export const LOCAL_DURABLE = `${durable(true)}; `;
 
 const UPKEEP =
   "SET statement_timeout = '30s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '30s'";
@@ -106,6 +109,8 @@ const LOCAL_IDLE = `SELECT set_config('idle_in_transaction_session_timeout', '5m
   WHERE current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN interval '1ms' AND interval '5min'`;
 /** Between two statements of the engine's own there is nothing to wait for. */
 const LOCAL_SHORT_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '30s'";
+/** Jobs that were inserted in bulk wait here for a commit of ours, which may be a slow one. Meanwhile they keep vacuum off, and their ids from others. */
+const LOCAL_BULK_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '10s'";
 /**
  * The keys that an admission has locked wait for it no longer than this. A handler that blocks the event loop for longer ends
  * an admission in the middle, which costs one more try.
@@ -130,6 +135,7 @@ export function beginText(kind: TransactionKind, { borrowed, durability, name }:
   if (kind === "upkeep" || kind === "recovery") text.push(UPKEEP.replaceAll("SET ", "SET LOCAL "));
   if (kind === "recovery") text.push(SHORT_LOCK);
   if (kind === "brief") text.push(LOCAL_BRIEF_IDLE);
+  if (kind === "bulk") text.push(LOCAL_BULK_IDLE);
   if (borrowed) {
     if (kind === "user") text.push(LOCAL_IDLE);
     if (kind === "engine") text.push(LOCAL_SHORT_IDLE);

@@ -2,6 +2,7 @@
 // the schema in place of `outlive.`, a name as a prepared statement, and a limit on the wait for the result). The
 // checksums that statements compute are here, too. No types of `pg` here: what
 // users import from us must compile without it.
+import { hash } from "node:crypto";
 import { quotedSchema } from "./address.ts";
 
 /** What a statement may be given. Arrays go as PostgreSQL writes them (see `list` and `texts`). */
@@ -122,7 +123,12 @@ export class Statements<Types> {
 
   /** The prepared statement with its parameters, as text. */
   execute(sql: string, values: readonly Value[]): string {
-    return `EXECUTE ${this.#executable(sql)}(${values.map(literal).join(",")})`;
+    return `EXECUTE ${this.#executable(sql)}${values.length === 0 ? "" : `(${values.map(literal).join(",")})`}`;
+  }
+
+  /** The statement with its parameters in its text, unprepared. */
+  written(sql: string, values: readonly Value[]): string {
+    return this.query(sql, []).text.replaceAll(/\$(\d+)\b/g, (_, n: string) => literal(values[Number(n) - 1]!));
   }
 
   #executable(sql: string): string {
@@ -153,6 +159,11 @@ export function checksumSql(content: string, owner: string): string {
   return `substr(sha256(convert_to(${owner} || chr(10) || ${content}, 'UTF8')), 1, 4)`;
 }
 
+/** The same checksum of a text that is about to be stored, in hex. */
+export function checksumOf(content: string, owner: string): string {
+  return hash("sha256", `${owner}\n${content}`).slice(0, 8);
+}
+
 /** SQL: whose the result of a step is. No id contains a line break. */
 export function stepOwnerSql(job: string, step: string): string {
   return `${job} || chr(10) || ${step}`;
@@ -163,11 +174,16 @@ export function isIntactSql(content: string, owner: string, sum: string): string
   return `(${sum} IS NULL OR ${sum} IS NOT DISTINCT FROM ${checksumSql(content, owner)})`;
 }
 
+/** SQL for the quick hash of an input. */
+export function inputHashSql(input: string, id: string): string {
+  return `hashtextextended(${input} COLLATE "C", hashtextextended(${id} COLLATE "C", 0))`;
+}
+
 /**
  * SQL: the input of the job j; null: the stored text fails its checksum. The server compares, so a worker receives nothing more than the text. The hash is
  * compared first, because it costs almost nothing; one that differs, or is missing, proves nothing (migrations/input-hash.ts).
  */
-export const INTACT_INPUT = `CASE WHEN j.input_hash = hashtextextended(j.input COLLATE "C", hashtextextended(j.id COLLATE "C", 0))
+export const INTACT_INPUT = `CASE WHEN j.input_hash = ${inputHashSql("j.input", "j.id")}
   OR ${isIntactSql("j.input", "j.id", "j.input_sum")} THEN j.input END`;
 
 /** SQL: whether a kind is paused now. A pause may have an end. `prefix`: "k." for the row k. */

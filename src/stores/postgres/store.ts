@@ -3,7 +3,7 @@
 import type { Emitter } from "../../job/events.ts";
 import type { Clock } from "../../job/time.ts";
 import { observed } from "../observed.ts";
-import type { Store, TakeBackAnswer } from "../port.ts";
+import type { Finding, Store, TakeBackAnswer } from "../port.ts";
 import { wakeupChannel } from "./address.ts";
 import { AttemptWriting } from "./attempt-writes.ts";
 import { batches } from "./batches.ts";
@@ -35,6 +35,8 @@ export interface PostgresStoreDeps {
   readonly wakeup?: WakeupChannel;
   /** Receives how long each call took. */
   readonly events?: Emitter;
+  /** What an operator should know of another server that the store uses. */
+  readonly advice?: () => Promise<Finding>;
   /** From how many successes on a worker's turn is two statements at the same time instead of one. Default 16. */
   readonly turnInTwoFrom?: number;
 }
@@ -61,6 +63,8 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
   return observed<PostgresTransaction>(
     {
       name: "postgres",
+      // One is inserted while the one before is flushed.
+      bulkAtOnce: 2,
       declare(given) {
         const limits = given.flatMap(({ keyed = [] }) => keyed);
         if (limits.length === 0) return kinds.declare(connection, given);
@@ -69,7 +73,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
           await declareLimits(tx, limits);
         });
       },
-      enqueue: (drafts) => enqueuing.enqueue(drafts),
+      enqueue: (drafts, call) => enqueuing.enqueue(drafts, call),
       async register(worker) {
         await noticeRestore(connection);
         return connection.transaction((tx) => workers.register(tx, worker));
@@ -115,7 +119,7 @@ export function postgresStore(deps: PostgresStoreDeps): Store<PostgresTransactio
       operate: thenLooking(operating(connection, workers)),
       losses: thenLooking(losses(connection, kinds)),
       transactions: transactions({ ...shared, clock, newId }),
-      upkeep: upkeep(connection, workers),
+      upkeep: upkeep(connection, workers, deps.advice),
       batches: batches(connection, kinds),
       schedules: schedules(connection, kinds),
       collections: collections(connection, kinds),

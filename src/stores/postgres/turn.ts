@@ -85,6 +85,8 @@ export class Turns {
   readonly #floors = new Floors();
   /** So many turns go by before one looks in front of all kinds again. */
   #skips = 0;
+  /** The latest turn with room asked each of its kinds, and none had a job. */
+  #foundNone = false;
   /** As the latest turn saw it. */
   #mayBeAtGate = true;
 
@@ -147,14 +149,19 @@ export class Turns {
       [turn, refused] = await connection.transaction(async (tx) => {
         const answers = await settling.settle(tx, others);
         const answered = new Map(others.map((settlement, i) => [settlement, answers[i]!]));
-        return [await takeTurn(tx, successes, claim), answered];
+        return [await takeTurn(tx, successes, claim, false), answered];
       });
     if (turn.restarted) {
       await workers.raiseEpochOnce(connection);
       turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
     const mayLook = this.#read(claim, turn, beganMono);
-    if (claim.total > 0) this.#mayBeAtGate = turn.atOwnGate;
+    if (claim.total > 0) {
+      this.#mayBeAtGate = turn.atOwnGate;
+      // Its kinds were paused, or empty. What it finds now may be in front, and only from there jobs are claimed ahead.
+      if (this.#foundNone && turn.taken.length > 0) this.#skips = 0;
+      this.#foundNone = turn.taken.length === 0 && from !== "front";
+    }
     const settled = await this.#answers(settlements, successes, turn, refused);
     const cancels = await this.#cancels(worker.seq, turn, settlements);
     const replaced = await workers.whyReplaced(connection, worker, turn);
@@ -184,9 +191,11 @@ export class Turns {
       demands.length === 0 && passed ? demandsOf({ ...inSlots, kinds: open.filter(({ fair }) => fair) }) : demands;
     const wake = await this.#wake(left, keyDue, atGates, gates || turn.gates, isBusy);
     const claims =
-      wake.admitted + wake.ready > 0 && demands.length > 0 ? await this.#claimMore(inSlots, room, first) : first;
-    const woken = Math.max(0, wake.woken - (claims.claimed.length - first.claimed.length));
-    if (wake.woken + wake.ready > 0) this.#floors.lookAgain();
+      turn.handedOver + wake.admitted + wake.ready > 0 && demands.length > 0
+        ? await this.#claimMore(inSlots, room, first)
+        : first;
+    const woken = Math.max(0, turn.handedOver + wake.woken - (claims.claimed.length - first.claimed.length));
+    if (turn.handedOver + wake.woken + wake.ready > 0) this.#floors.lookAgain();
     const dueInMs = woken > 0 || this.#mayHaveMissed(inSlots, blindFor, first.claimed.length) ? 0 : wake.dueInMs;
     const lookInMs = mayLook ? sooner(this.#floors.lookInMs(clock.mono()), dueInMs) : dueInMs;
     const nextDueInMs = due === null ? lookInMs : Math.max(0, sooner(due, lookInMs));

@@ -12,38 +12,33 @@ import { MIGRATIONS } from "./migrations/index.ts";
 import { MARGIN_MS, TICK_SECONDS } from "./migrations/reclaim.ts";
 import { noticeRestore } from "./restore-mark.ts";
 import { WRITTEN } from "./roles.ts";
-import type { Workers } from "./workers.ts";
+import { NEXT_MS, type PendingColumns, pendingOf, TO_ACT_ON, type Workers } from "./workers.ts";
 import { counted } from "../../job/text.ts";
 
-export function upkeep(connection: Connection, workers: Workers): Upkeep {
+export function upkeep(connection: Connection, workers: Workers, more?: () => Promise<Finding>): Upkeep {
   return {
     raiseEpoch: () => workers.raiseEpoch(connection),
     noticeRestore: async () => ((await noticeRestore(connection)) ? "its tables were restored from a dump" : null),
     async advice() {
       const { pooled } = await connection.greet();
-      return advice(connection, pooled);
+      return [...(await advice(connection, pooled)), ...(more ? [await more()] : [])];
     },
-    pending: async (kinds) => {
-      const [row] = await connection.rows<{ is_now: boolean; next_ms: number | null }>(PENDING, [texts(kinds)]);
-      const nextInMs = row!.next_ms === null ? null : Math.max(0, row!.next_ms);
-      return { now: row!.is_now || nextInMs === 0, nextInMs };
-    },
+    pending: async (kinds) =>
+      pendingOf((await connection.inTime<PendingColumns>(PENDING_MS, PENDING, [texts(kinds)]))?.[0]),
     integrity: () => findings(connection),
     // Nothing is repaired here: what is damaged on a server is for its backups, and rows that contradict each other are for people.
     repair: () => findings(connection),
   };
 }
 
+/** How long the poll for all may take (workers.ts). */
+const PENDING_MS = 1_000;
+
 /** What a worker's turn would act on, claim, or wait for (claim.ts). */
-const PENDING = `WITH clock AS MATERIALIZED (SELECT outlive.now_ms() AS now),
-  open AS MATERIALIZED (SELECT k.id FROM outlive.kinds k WHERE k.name = ANY ($1::text[]) AND NOT ${isPausedSql("k.")})
+const PENDING = `WITH open AS MATERIALIZED (SELECT k.id FROM outlive.kinds k WHERE k.name = ANY ($1::text[]) AND NOT ${isPausedSql("k.")})
   SELECT EXISTS (SELECT 1 FROM open o WHERE EXISTS (SELECT 1 FROM outlive.jobs j WHERE j.kind = o.id AND j.state = 0 AND j.lane = ${LANE.open}))
     OR EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.suspect} AND kind IN (SELECT id FROM open))
-    OR EXISTS (SELECT 1 FROM outlive.wakes) OR EXISTS (SELECT 1 FROM outlive.key_wakes) OR EXISTS (SELECT 1 FROM outlive.cancels)
-    OR EXISTS (SELECT 1 FROM outlive.reruns WHERE due) OR EXISTS (SELECT 1 FROM outlive.extras WHERE door < 0) AS is_now,
-  (least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.delayed} ORDER BY run_at LIMIT 1),
-    (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1),
-    (SELECT due_at FROM outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)) - clock.now)::float8 AS next_ms FROM clock`;
+    OR ${TO_ACT_ON} AS is_now, ${NEXT_MS} AS next_ms`;
 
 const TESTED = 15;
 const OLDEST = 14;

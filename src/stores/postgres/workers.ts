@@ -5,8 +5,9 @@
 import type { Lease } from "../../job/lease.ts";
 import { withLastWord } from "../../recovery/incident.ts";
 import type { WorkerRecord, WorkerRow } from "../liveness.ts";
-import type { Beat, BeatAnswer, HeldLease, WorkerQuery } from "../port.ts";
+import type { Beat, BeatAnswer, HeldLease, Pending, WorkerQuery } from "../port.ts";
 import {
+  LANE,
   type CounterColumns,
   counters,
   type ExpiryColumns,
@@ -16,6 +17,7 @@ import {
   type WorkerColumns,
   workerRow,
 } from "../rows.ts";
+import type { Connection } from "./connection.ts";
 import type { Session } from "./statements.ts";
 import { resolveLoss } from "./incidents.ts";
 import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
@@ -52,18 +54,51 @@ const WHICH = {
   all: "true",
 } as const;
 
+// What waits. Claimed jobs leave dead entries in front of the live ones, and next to a session that is idle in a transaction there may be millions (floors.ts).
+// So polls have a limit, and what could not be read in time may be there.
+
+/** What a worker's turn acts on, apart from ready jobs, and when it will have something to do by time alone (claim.ts). */
+export const TO_ACT_ON = `EXISTS (SELECT 1 FROM outlive.wakes) OR EXISTS (SELECT 1 FROM outlive.key_wakes) OR EXISTS (SELECT 1 FROM outlive.cancels)
+  OR EXISTS (SELECT 1 FROM outlive.reruns WHERE due) OR EXISTS (SELECT 1 FROM outlive.extras WHERE door < 0)`;
+export const NEXT_MS = `(least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.delayed} ORDER BY run_at LIMIT 1),
+  (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1),
+  (SELECT due_at FROM outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)) - outlive.now_ms())::float8`;
+
+export interface PendingColumns {
+  readonly is_now: boolean;
+  readonly next_ms: number | null;
+}
+
+/** `found` undefined: it could not be read in time. */
+export function pendingOf(found: Partial<PendingColumns> | undefined): Pending {
+  if (!found) return { now: true, nextInMs: null };
+  const { is_now: isNow = false, next_ms: nextMs = null } = found;
+  const nextInMs = nextMs === null ? null : Math.max(0, nextMs);
+  return { now: isNow || nextInMs === 0, nextInMs };
+}
+
 // One statement with what is held: of what an idle worker does, each message to the server costs as much as its execution.
-const BEAT = `WITH held AS MATERIALIZED (${HELD}), beaten AS (
+const beating = (more: string): string => `WITH held AS MATERIALIZED (${HELD}), beaten AS (
   UPDATE outlive.fleet f SET beats = f.beats + 1, heartbeat_at = outlive.now_ms(), loop_lag_ms = $3
   WHERE ${isRowOf("$1", "$2")} AND f.state = 'live' AND ${IS_ORIGINAL}
   RETURNING f.heartbeat_at AS now, (SELECT value FROM outlive.meta WHERE key = 'schema') AS schema_version)
-  SELECT held.*, beaten.now, beaten.schema_version FROM held LEFT JOIN beaten ON true`;
+  SELECT held.*, beaten.now, beaten.schema_version${more} FROM held LEFT JOIN beaten ON true`;
+const BEAT = beating("");
+// For jobs of all kinds: most polls of idle workers find nothing at all. The statement of a turn costs the server 500 us in a session that has slept, these
+// columns 20 to 40, and a message of their own about 300.
+const BEAT_AND_POLL =
+  beating(`, held.count = 0 AND (EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.open})
+    OR EXISTS (SELECT 1 FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.suspect}) OR ${TO_ACT_ON}) AS is_now,
+  CASE WHEN held.count = 0 THEN ${NEXT_MS} END AS next_ms`);
 
-interface BeatColumns extends HeldColumns {
+interface BeatColumns extends HeldColumns, Partial<PendingColumns> {
   /** Null: the worker's row is not live. */
   readonly now: number | null;
   readonly schema_version: number | null;
 }
+
+/** In a transaction there is no limit of its own, and no poll. */
+type BeatSession = Session & Partial<Pick<Connection, "inTime">>;
 
 /** How a statement names a worker. */
 export interface WorkerKey {
@@ -141,10 +176,13 @@ export class Workers {
   }
 
   /** With a last word: inside a transaction. */
-  async beat(session: Session, id: string, { loopLagMs, confirmed, lastWord, leases }: Beat): Promise<BeatAnswer> {
+  async beat(session: BeatSession, id: string, beating: Beat): Promise<BeatAnswer> {
+    const { loopLagMs, confirmed, lastWord, leases, pollMs } = beating;
     if (lastWord !== undefined) await this.note(session, id, lastWord);
     const seq = await this.seqOf(session, id);
-    const [beat] = await session.rows<BeatColumns>(BEAT, [seq, id, Math.round(loopLagMs)]);
+    const values = [seq, id, Math.round(loopLagMs)];
+    const polled = pollMs !== undefined ? await session.inTime?.<BeatColumns>(pollMs, BEAT_AND_POLL, values) : null;
+    const [beat] = polled ?? (await session.rows<BeatColumns>(BEAT, values));
     const { count, digest, deadline_at: deadlineAt, now: beatenAt, schema_version: schemaVersion } = beat!;
     const live = beatenAt !== null;
     const replaced = live ? null : await whyReplaced(session, seq, id);
@@ -161,6 +199,7 @@ export class Workers {
       overdueMs: overdue?.overdueMs ?? null,
       overdueJobId: overdue?.id ?? null,
       schemaVersion: schemaVersion ?? 0,
+      ...(live && count === 0 && pollMs !== undefined && { pending: pendingOf(polled?.[0]) }),
     };
   }
 

@@ -12,8 +12,8 @@ import {
 import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
 import { BY_HAND } from "../../job/transitions.ts";
 import type { Inconsistency } from "../store-parts.ts";
-import type { AppendAnswer, BatchEnd, Batches, BatchFilter, FailedBlock, OutputPage } from "../batches.ts";
-import { STATE, storedError } from "../rows.ts";
+import type { AppendAnswer, BatchEnd, Batches, BatchFilter, FailedBlock, KeptBlock, OutputPage } from "../batches.ts";
+import { keptJob, STATE, storedError } from "../rows.ts";
 import type { Connection } from "./connection.ts";
 import type { Reply } from "./driver.ts";
 import {
@@ -82,8 +82,8 @@ export function batches(connection: Connection): Batches {
       assertDeclared(reply);
       return reply === 1;
     },
-    async setOutputs(batch, outputs) {
-      await connection.eval("setOutputs", [batch, outputs]);
+    async setOutputs(batch, round, outputs) {
+      await connection.eval("setOutputs", [batch, String(round), outputs]);
     },
     async reopen(batch, round, draft, entry) {
       const args = [...entryArgs(entry), batch, String(round), ...draftsArgs([draft])];
@@ -215,7 +215,7 @@ async function countedRows(
 
 // ---- reads
 
-type Reads = Pick<Batches, "get" | "list" | "failures" | "outputs" | "outputFiles">;
+type Reads = Pick<Batches, "get" | "list" | "failures" | "blocks" | "outputs" | "outputFiles">;
 
 function batchReads(connection: Connection): Reads {
   return {
@@ -230,6 +230,7 @@ function batchReads(connection: Connection): Reads {
     },
     list: (filter, limit, after) => listBatches(connection, filter, limit, after),
     failures: (batch, round, after, limit) => failedBlocks(connection, batch, round, after, limit),
+    blocks: (batch, round, after, limit) => keptBlocks(connection, batch, round, after, limit),
     outputs: (batch, round, file, after, limit) => outputPage(connection, { batch, round, file }, after, limit),
     outputFiles: async (batch) => (await connection.eval("outputFiles", [batch])) as string[],
   };
@@ -305,13 +306,35 @@ async function failedBlocks(
   after: number | null,
   limit: number,
 ): Promise<FailedBlock[]> {
-  const args = [batch, String(round), String(after ?? -1), String(Math.min(limit, READ_AT_ONCE))];
-  const list = (await connection.eval("failedBlocks", args)) as unknown as [string, string[], "" | WholeReply][];
+  const args = [batch, String(round), String(after ?? -1), String(Math.min(limit, READ_AT_ONCE)), ""];
+  const list = (await connection.eval("readBlocks", args)) as unknown as [string, string[], "" | WholeReply][];
   return list.map(([number, failures, whole]) => ({
     number: Number(number),
     rows: failedRows(blockId(batch, round, Number(number)), failures),
     whole: whole === "" ? null : wholeEnd(whole),
   }));
+}
+
+async function keptBlocks(
+  connection: Connection,
+  batch: string,
+  round: number,
+  after: number | null,
+  limit: number,
+): Promise<KeptBlock[]> {
+  const args = [batch, String(round), String(after ?? -1), String(Math.min(limit, READ_AT_ONCE)), "1"];
+  const list = (await connection.eval("readBlocks", args)) as unknown as [string, string[], "" | WholeReply][];
+  return list.map(([number, failures, job]) => {
+    const rows = failedRows(blockId(batch, round, Number(number)), failures);
+    if (job === "") return { number: Number(number), rows, job: null };
+    const [size, marks, state, kind, input, error] = job;
+    const text = unchecked(input, inputOwner(kind)).text ?? "null";
+    return {
+      number: Number(number),
+      rows,
+      job: keptJob(state, text, marks === "" ? "0".repeat(Number(size)) : marks, error === "" ? null : error),
+    };
+  });
 }
 
 function wholeEnd([size, stored, state, kind, input, error]: WholeReply): FailedBlock["whole"] {

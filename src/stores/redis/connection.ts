@@ -5,7 +5,7 @@
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { CallOff, Clock, Random } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
-import { connect, type Reply, type Wire } from "./driver.ts";
+import { connect, Disconnected, type Reply, type Wire } from "./driver.ts";
 import { Confirmations } from "./durability.ts";
 import { isNoScript, replyCode } from "./errors.ts";
 import { type HostPort, movedTo } from "./find-primary.ts";
@@ -38,8 +38,10 @@ export interface Loss {
   /** How many jobs were enqueued, and how many attempts ended, a second time because they were missing. */
   readonly jobs: number;
   readonly ends: number;
-  /** How many calls could not be sent again. */
+  /** How many calls could not be sent again yet: they are with the next connection. */
   readonly failed: number;
+  /** How many are not sent again, because too much waited for it. */
+  readonly dropped: number;
 }
 
 /** What this process knows of the store. After a loss, nothing else says what is missing. */
@@ -63,6 +65,8 @@ const MAX_HOPS = 5;
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 
+const NOTHING_NOTED = { operations: 0, jobs: 0, ends: 0 };
+
 export class Connection {
   /** What all keys of the store begin with. The braces put them into one slot of a cluster. */
   readonly tag: string;
@@ -81,6 +85,8 @@ export class Connection {
   readonly #confirmations: Confirmations | null;
   /** While this process sends again what the store has lost, all its other calls wait. */
   #resending: Promise<void> | null = null;
+  /** What was missing and was sent again, and the store does not know of yet. */
+  #unnoted = NOTHING_NOTED;
   /** The node of a cluster that has the store, as far as is known. */
   #moved: HostPort | null = null;
   #retry: CallOff | undefined;
@@ -107,11 +113,11 @@ export class Connection {
    * acknowledged.
    */
   async eval(name: ScriptName, args: readonly string[] = [], again: readonly Resendable[] = []): Promise<Reply> {
-    const { answer, ops } = await this.#carryOut(name, args);
+    const { answer, ops, wire } = await this.#carryOut(name, args);
     if (ops === null) return answer;
     for (const one of again) this.#journal.note(one, ops, this.#deps.clock.mono());
     // A heartbeat, and who leads, is only about now.
-    if (name !== "beat" && name !== "lead") await this.#confirmations?.confirmed();
+    if (name !== "beat" && name !== "lead") await this.#confirmations?.confirmed(wire);
     return answer;
   }
 
@@ -120,7 +126,7 @@ export class Connection {
     name: ScriptName,
     args: readonly string[],
     isSentAgain = false,
-  ): Promise<{ readonly answer: Reply; readonly ops: number | null }> {
+  ): Promise<{ readonly answer: Reply; readonly ops: number | null; readonly wire: Wire }> {
     for (let tries = 0; ; tries++) {
       const wire = await this.#connected();
       if (this.#resending !== null && !isSentAgain) {
@@ -146,7 +152,7 @@ export class Connection {
         this.#deps.onServerNow?.(Number(now), sentAtMono);
         this.#seen = { runs: this.#seen.runs, ops: Math.max(this.#seen.ops, Number(ops)), epoch: Number(epoch) };
         // Scripts that wrote return the number that they made, the others a text that they read.
-        return { answer, ops: typeof ops === "number" ? ops : null };
+        return { answer, ops: typeof ops === "number" ? ops : null, wire };
       }
       if (ok === 2) throw underRepair();
       if (tries > MAX_RUNS) throw restless();
@@ -155,27 +161,65 @@ export class Connection {
   }
 
   /** Before anything else of this process: whatever claims first may run a job again whose end was lost. */
-  async #sendAgain(operations: number, has: number): Promise<void> {
-    const lost = this.#journal.lost(has);
-    let [jobs, ends, failed] = [0, 0, 0];
-    for (const entry of lost) {
+  #resend(operations: number, dropped: number): void {
+    const sending = (this.#resending ?? Promise.resolve()).then(() => this.#sendAgain(operations, dropped));
+    const done = sending.finally(() => {
+      if (this.#resending === done) this.#resending = null;
+    });
+    this.#resending = done;
+  }
+
+  async #sendAgain(operations: number, dropped: number): Promise<void> {
+    const waiting = [...this.#journal.unsent];
+    let [jobs, ends, isCut] = [0, 0, false];
+    for (let [at, tries] = [0, 0]; at < waiting.length;) {
+      const one = waiting[at]!;
       try {
-        const { answer, ops } = await this.#carryOut(entry.script, entry.args, true);
-        entry.ops = ops ?? 0;
-        if (entry.script === "enqueue") jobs += (answer as string[]).filter((became) => became === "1").length;
-        if (entry.script === "settleAgain") ends += Number(answer);
-      } catch {
-        failed++;
+        const { answer, ops } = await this.#carryOut(one.script, one.args, true);
+        this.#journal.sent(one, ops, this.#deps.clock.mono());
+        if (one.script === "enqueue") jobs += (answer as string[]).filter((became) => became === "1").length;
+        if (one.script === "settleAgain") ends += Number(answer);
+        at++;
+      } catch (thrown) {
+        // The next connection continues from here, in the same order. Nothing is sent that would make one while this counts as under way.
+        if ((isCut = this.#wire === null)) break;
+        if (!(thrown instanceof Disconnected) || ++tries > MAX_RUNS) at++;
       }
     }
-    if (operations <= 0) return;
-    await this.#carryOut("noteResent", [String(operations), String(jobs), String(ends)], true).catch(() => {});
-    this.#deps.onLoss?.({ operations, jobs, ends, failed });
+    const before = this.#unnoted;
+    this.#unnoted = {
+      operations: Math.max(before.operations, operations),
+      jobs: before.jobs + jobs,
+      ends: before.ends + ends,
+    };
+    if (!isCut && Object.values(this.#unnoted).some((count) => count > 0)) {
+      const { operations: missing, jobs: added, ends: settled } = this.#unnoted;
+      await this.#carryOut("noteResent", [String(missing), String(added), String(settled)], true).then(
+        () => (this.#unnoted = NOTHING_NOTED),
+        () => {},
+      );
+    }
+    if (operations + jobs + ends + dropped === 0) return;
+    this.#deps.onLoss?.({ operations, jobs, ends, failed: this.#journal.unsent.length, dropped });
   }
 
   /** A plain command. Not for writes of the store's own keys. */
   async command(...args: readonly string[]): Promise<Reply> {
     return (await this.#connected()).call(args, CALL_MS);
+  }
+
+  /** A plain command over a connection of its own, as another process would send it. */
+  async fromElsewhere(...args: readonly string[]): Promise<Reply> {
+    const wire = await connect(this.#deps.address.wire, this.#moved);
+    try {
+      return await wire.call(args, CALL_MS);
+    } finally {
+      wire.close();
+    }
+  }
+
+  pause(ms: number): Promise<void> {
+    return new Promise((resolve) => this.#deps.clock.after(ms, resolve));
   }
 
   /** A name that no other process gives. */
@@ -217,7 +261,7 @@ export class Connection {
   async close(): Promise<void> {
     this.#closed = true;
     this.#retry?.();
-    this.#confirmations?.reset();
+    this.#confirmations?.lost();
     const wire = this.#wire;
     this.#wire = null;
     await wire?.then(
@@ -266,7 +310,7 @@ export class Connection {
       // The subscriptions come first: until they stand, other workers may consider this process dead.
       for (const channel of this.#channels.keys()) await this.#hear(wire, channel);
       await this.#enter(wire);
-      await this.#confirmations?.check(wire, this.#run!.token);
+      await this.#confirmations?.check(wire, this.#run!.token, moved);
       if (this.#closed) throw closed();
     } catch (thrown) {
       wire.close();
@@ -291,6 +335,7 @@ export class Connection {
 
   #lost(): void {
     this.#wire = null;
+    this.#confirmations?.lost();
     this.#failures++;
     if (this.#closed) return;
     this.#deps.onConnected?.(false);
@@ -331,6 +376,8 @@ export class Connection {
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
         if (isLate) await this.#noteLoss(wire, before);
         if (known !== null && known.runs !== Number(runs)) this.#compare(known, Number(runs), Number(begun));
+        else if (this.#resending === null && (this.#journal.unsent.length > 0 || this.#unnoted !== NOTHING_NOTED))
+          this.#resend(0, 0);
         return;
       }
       const serverId = await serverRunId(wire);
@@ -364,12 +411,8 @@ export class Connection {
   /** A run has begun since this process was here last. Numbers of operations can only be compared with those of the run before. */
   #compare(before: Seen, runs: number, begun: number): void {
     const has = before.runs === runs - 1 ? begun : 0;
-    const operations = before.runs === runs - 1 ? before.ops - begun : 0;
-    const sending = Promise.resolve().then(() => this.#sendAgain(operations, has));
-    const done = sending.finally(() => {
-      if (this.#resending === done) this.#resending = null;
-    });
-    this.#resending = done;
+    const operations = before.runs === runs - 1 ? Math.max(0, before.ops - begun) : 0;
+    this.#resend(operations, this.#journal.lose(has));
   }
 
   /** Another process has begun this run, and knew less than this one. */

@@ -34,6 +34,7 @@ export interface WireAddress {
 /** How long a connection may take, and then how long the server may take to greet. */
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
+export const SUBSCRIBE_MS = 5_000;
 
 /** A connection to the server of this address, wherever that is now. */
 export async function connect(address: WireAddress, moved: HostPort | null = null): Promise<Wire> {
@@ -88,9 +89,10 @@ export async function connectTo(address: WireAddress, connectMs = CONNECT_MS): P
     call: (args, deadlineMs) =>
       inTime(client.sendCommand<Reply>([...args]), args[0]!, deadlineMs, end.lose).catch(asReason),
     async subscribe(channel, listener) {
-      await client.subscribe(channel, listener).catch(asReason);
+      await inTime(client.subscribe(channel, listener), "SUBSCRIBE", SUBSCRIBE_MS, end.lose).catch(asReason);
       return async () => {
-        if (!end.isLost) await client.unsubscribe(channel, listener);
+        if (!end.isLost)
+          await inTime(client.unsubscribe(channel, listener), "UNSUBSCRIBE", SUBSCRIBE_MS, end.lose).catch(asReason);
       };
     },
     onLost: (listener) => end.onLost(listener),

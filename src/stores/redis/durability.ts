@@ -1,10 +1,13 @@
 // What is promised beyond what the server's own settings say, checked when the store opens, and refused if it can't be kept. Writes that have to be
-// flushed, or to be in replicas, wait together: another connection writes and waits, which covers every write that the server did before.
+// flushed, or to be in replicas, wait together: another connection writes and waits, which covers every write that the server did before. That has to be the
+// same server: it writes by a script that only the server knows that took the others, because scripts are neither kept nor replicated.
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
 import type { Clock } from "../../job/time.ts";
 import type { RedisAddress } from "./address.ts";
 import { connect, type Reply, type Wire } from "./driver.ts";
-import { replyCode } from "./errors.ts";
+import { isNoScript, replyCode } from "./errors.ts";
+import type { HostPort } from "./find-primary.ts";
+import { confirmingWrite, type Script } from "./scripts.ts";
 import { counted } from "../../job/text.ts";
 
 type PlainClock = Pick<Clock, "mono" | "after">;
@@ -39,11 +42,16 @@ async function flushing(wire: Wire): Promise<"always" | "everysec"> {
  * Redis 7.4 did not before February 2025, and Redis 7.0 has no WAITAOF. So every server is tested: each of several rounds writes and waits, and an
  * honest server needs about a second for each but the first.
  */
-export async function assertWaitsForFlush(waiting: Wire, other: Wire, key: string, clock: PlainClock): Promise<void> {
+export async function assertWaitsForFlush(
+  waiting: Wire,
+  other: Wire,
+  write: () => Promise<unknown>,
+  clock: PlainClock,
+): Promise<void> {
   let proofs = 0;
   for (let round = 0; round <= MAX_ROUNDS; round++) {
     const begunAt = clock.mono();
-    const flushed = waitForFlush(waiting, key, CALL_MS);
+    const flushed = write().then(() => waitForFlush(waiting, CALL_MS));
     const slowestMs = await slowestUntil(flushed, other, clock);
     const tookMs = clock.mono() - begunAt;
     // The first ends with whatever flush comes next.
@@ -78,9 +86,8 @@ async function slowestUntil(end: Promise<unknown>, wire: Wire, clock: PlainClock
   return slowestMs;
 }
 
-/** Writes, and resolves when that and every write before it is flushed; false: not within `ms`. */
-async function waitForFlush(wire: Wire, key: string, ms: number): Promise<boolean> {
-  await wire.call(["INCR", key], CALL_MS);
+/** Resolves when the latest write of this wire, and with it every one before, is flushed; false: not within `ms`. */
+async function waitForFlush(wire: Wire, ms: number): Promise<boolean> {
   let reply: Reply;
   try {
     reply = await wire.call(["WAITAOF", "1", "0", String(ms)], ms + CALL_MS);
@@ -133,11 +140,21 @@ interface Waiting {
   readonly reject: (thrown: unknown) => void;
 }
 
+/** The server that takes the writes, by the wire to it. */
+interface Server {
+  readonly wire: Wire;
+  /** The node of a cluster that it is. */
+  readonly moved: HostPort | null;
+  /** No other server process knows this one. */
+  readonly write: Script;
+}
+
 /** Keeps what is promised: checks that the server can, and confirms writes, many at once. */
 export class Confirmations {
   readonly #address: RedisAddress;
-  readonly #key: string;
+  readonly #tag: string;
   readonly #clock: PlainClock;
+  #server: Server | null = null;
   #wire: Promise<Wire> | null = null;
   #waiting: Waiting[] = [];
   #underWay = false;
@@ -148,35 +165,44 @@ export class Confirmations {
 
   constructor(address: RedisAddress, tag: string, clock: PlainClock) {
     this.#address = address;
-    this.#key = `${tag}sync`;
+    this.#tag = tag;
     this.#clock = clock;
   }
 
   /** A new wire, perhaps to another server: rejects unless that keeps what is promised. */
-  async check(wire: Wire, run: string): Promise<void> {
+  async check(wire: Wire, run: string, moved: HostPort | null): Promise<void> {
     const { durability, replicas } = this.#address.promise;
-    this.reset();
+    this.lost();
+    this.#server = { wire, moved, write: confirmingWrite(run) };
     if (durability === "fsync") {
       this.#flushes = (await flushing(wire)) === "everysec";
       if (this.#flushes && this.#tested !== run) {
-        await assertWaitsForFlush(await this.#connected(), wire, this.#key, this.#clock);
+        const waiting = await this.#connected();
+        await assertWaitsForFlush(waiting, wire, () => this.#write(waiting), this.#clock);
         this.#tested = run;
       }
     }
     if (replicas > 0) await assertReplicas(wire, replicas);
   }
 
-  /** Resolves when every write that the server has done until now is as durable as promised. */
-  async confirmed(): Promise<void> {
+  /** Resolves when every write that the server at the end of this wire has done until now is as durable as promised. */
+  async confirmed(wire: Wire): Promise<void> {
     if (!this.#flushes && this.#address.promise.replicas === 0) return;
+    if (wire !== this.#server?.wire) throw unconfirmed();
     await new Promise<void>((resolve, reject) => {
       this.#waiting.push({ resolve, reject });
       if (!this.#underWay) void this.#run();
     });
   }
 
-  /** Another server may be at the address. */
-  reset(): void {
+  /** The wire to the server is lost. Another one may be at the address, and may not have what waits for its confirmation. */
+  lost(): void {
+    this.#server = null;
+    this.#disconnect();
+    for (const { reject } of this.#waiting.splice(0)) reject(unconfirmed());
+  }
+
+  #disconnect(): void {
     void this.#wire?.then(
       (wire) => wire.close(),
       () => {},
@@ -199,8 +225,26 @@ export class Confirmations {
   }
 
   #connected(): Promise<Wire> {
-    this.#wire ??= connect(this.#address.wire);
+    this.#wire ??= connect(this.#address.wire, this.#server?.moved);
     return this.#wire;
+  }
+
+  /** Writes over this wire, on the server that took the other writes; rejects if it leads to another one. */
+  async #write(wire: Wire): Promise<void> {
+    const server = this.#server;
+    if (server === null) throw unconfirmed();
+    const { sha, text } = server.write;
+    const write = (): Promise<Reply> => wire.call(["EVALSHA", sha, "1", this.#tag], CALL_MS);
+    try {
+      await write();
+    } catch (thrown) {
+      if (!isNoScript(thrown)) throw thrown;
+      // It is loaded where the other writes went: a server that still does not know it is another one.
+      await server.wire.call(["SCRIPT", "LOAD", text], CALL_MS);
+      await write().catch((again: unknown) => {
+        throw isNoScript(again) ? unconfirmed() : again;
+      });
+    }
   }
 
   async #round(): Promise<void> {
@@ -209,13 +253,11 @@ export class Confirmations {
     let confirmed: Reply = replicas;
     try {
       const wire = await this.#connected();
-      if (this.#flushes) isFlushed = await waitForFlush(wire, this.#key, confirmMs);
-      if (replicas > 0) {
-        if (!this.#flushes) await wire.call(["INCR", this.#key], CALL_MS);
-        confirmed = await wire.call(["WAIT", String(replicas), String(confirmMs)], confirmMs + CALL_MS);
-      }
+      await this.#write(wire);
+      if (this.#flushes) isFlushed = await waitForFlush(wire, confirmMs);
+      if (replicas > 0) confirmed = await wire.call(["WAIT", String(replicas), String(confirmMs)], confirmMs + CALL_MS);
     } catch (thrown) {
-      this.reset();
+      this.#disconnect();
       throw thrown;
     }
     if (!isFlushed)
@@ -232,4 +274,12 @@ export class Confirmations {
       { confirmed, replicas },
     );
   }
+}
+
+function unconfirmed(): OutliveError {
+  return new OutliveError(
+    ErrorCode.storeUnreachable,
+    "The write was done, but the server that did it can't be asked any more to confirm it: its connection was lost, or another server took its place.",
+    "The server that is there now may not have it. Repeating the call is harmless.",
+  );
 }

@@ -19,7 +19,7 @@ import {
 import type { Lease } from "../../job/lease.ts";
 import type { JobKey } from "../../job/limits.ts";
 import { CHANGES, type Change } from "../../job/transitions.ts";
-import { WAIT_PREFIX } from "../../job/waits.ts";
+import { shownWait, WAIT_PREFIX } from "../../job/waits.ts";
 import type { WorkerRecord, WorkerRow, WorkerState } from "../liveness.ts";
 import { APPLIED, REPEATED, type WriteAnswer } from "../port.ts";
 import { NEVER_DUE, NO_TIMEOUT, STATE, storedError } from "../rows.ts";
@@ -327,7 +327,10 @@ export function jobInfo(job: ShownJob, now: number): JobInfo {
     error: d["ex"] === undefined ? null : storedError(d["ex"]),
     cancelRequested: d["ca"] !== undefined,
     parent: job.parent,
-    waitsAt: state === "queued" && outcome === "waiting" && runAt !== null ? job.waitStep : null,
+    waitsAt:
+      state === "queued" && outcome === "waiting" && runAt !== null && job.waitStep !== null
+        ? shownWait(job.waitStep)
+        : null,
     keys: keys.map(named),
     heldBy: isHeld ? heldBy(d, keys) : null,
     waitsForResolution,

@@ -30,6 +30,8 @@ export const AT_ONCE = 2;
 interface WaitingCall {
   readonly drafts: readonly JobDraft[];
   readonly cost: number;
+  /** What it is a batch of. */
+  readonly of: object | undefined;
   readonly resolve: (enqueued: readonly Enqueued[]) => void;
   readonly reject: (thrown: unknown) => void;
 }
@@ -39,15 +41,17 @@ export class Enqueuing {
   readonly #connection: Connection;
   #waiting: WaitingCall[] = [];
   #underWay = 0;
+  /** What a batch of which was not stored, and why: those that come after it are not either. */
+  readonly #failed = new WeakMap<object, unknown>();
   #starts = false;
 
   constructor(connection: Connection) {
     this.#connection = connection;
   }
 
-  enqueue(drafts: readonly JobDraft[]): Promise<readonly Enqueued[]> {
+  enqueue(drafts: readonly JobDraft[], of?: object): Promise<readonly Enqueued[]> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ drafts, cost: costOf(drafts), resolve, reject });
+      this.#waiting.push({ drafts, cost: costOf(drafts), of, resolve, reject });
       if (!this.#starts && this.#mayStart()) void this.#start();
     });
   }
@@ -83,7 +87,11 @@ export class Enqueuing {
     return this.#waiting.splice(0, calls);
   }
 
-  async #together(calls: readonly WaitingCall[]): Promise<void> {
+  async #together(all: readonly WaitingCall[]): Promise<void> {
+    const failed = all.filter(({ of }) => of !== undefined && this.#failed.has(of));
+    for (const { of, reject } of failed) reject(this.#failed.get(of!));
+    const calls = all.filter((call) => !failed.includes(call));
+    if (calls.length === 0) return;
     try {
       const [first] = calls;
       const drafts = calls.flatMap((call) => call.drafts);
@@ -93,7 +101,11 @@ export class Enqueuing {
     } catch (thrown) {
       // Nothing was written. A kind that only one of them names must not fail the others.
       if (calls.length > 1 && isUnknownKind(thrown)) for (const call of calls) await this.#together([call]);
-      else for (const { reject } of calls) reject(thrown);
+      else
+        for (const { of, reject } of calls) {
+          if (of) this.#failed.set(of, thrown);
+          reject(thrown);
+        }
     }
   }
 }

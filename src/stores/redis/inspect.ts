@@ -3,6 +3,7 @@ import type { AuditRecord } from "../../job/audit.ts";
 import { type JobDetails, JOB_STATES, type KindSettings } from "../../job/job.ts";
 import { type KeyState, throttleSettings } from "../../job/limits.ts";
 import { counted, humanBytes } from "../../job/text.ts";
+import { shownWait } from "../../job/waits.ts";
 import type { Incident, IncidentSummary } from "../../recovery/incident.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, RecoveredJob, StoreHealth } from "../port.ts";
 import { cursorAt, rowOfCursor, STATE, storedError, storedValue } from "../rows.ts";
@@ -127,12 +128,27 @@ export function inspecting(connection: Connection): Inspecting {
   };
 }
 
+/** What `appendfsync` promises, in a few words. */
+const FLUSHED: Readonly<Record<string, string>> = {
+  always: "every write flushed",
+  everysec: "flushed every second",
+  no: "flushed by the system",
+};
+
 /** Its line in `outlive status`. A user that may not ask the server knows less of it. */
 export function serverSummary(facts: StoreHealth["detail"]): StoreHealth["summary"] {
-  const { valkey_version: valkey, redis_version: version = "", aof_enabled: aof, used_memory: memory } = facts;
+  const {
+    valkey_version: valkey,
+    redis_version: version = "",
+    aof_enabled: aof,
+    used_memory: memory,
+    appendfsync: flushed,
+  } = facts;
   return [
     (valkey === undefined ? `Redis ${version}` : `Valkey ${valkey}`).trim(),
-    ...(aof === undefined ? [] : [Number(aof) === 1 ? "append-only file" : "no append-only file"]),
+    ...(aof === undefined
+      ? []
+      : [Number(aof) === 1 ? (FLUSHED[String(flushed)] ?? "append-only file") : "no append-only file"]),
     ...(memory === undefined ? [] : [humanBytes(Number(memory))]),
     counted(Number(facts["operations"]), "operation"),
   ];
@@ -160,7 +176,12 @@ async function getJob(connection: Connection, id: string): Promise<JobDetails | 
     input: storedValue(input.text),
     result: storedValue(result.text),
     progress: storedValue(job.d["pg"] ?? null),
-    steps: steps.map(({ name, result: value, at, attempt }) => ({ name, result: storedValue(value), at, attempt })),
+    steps: steps.map(({ name, result: value, at, attempt }) => ({
+      name: shownWait(name),
+      result: storedValue(value),
+      at,
+      attempt,
+    })),
     history: history.map(historyEntry),
     log: log.map((line) => {
       const [at, attempt, message] = splitInto(line, 3);
@@ -169,7 +190,7 @@ async function getJob(connection: Connection, id: string): Promise<JobDetails | 
     corrupt: [
       ...(input.intact ? [] : ["input"]),
       ...(result.intact ? [] : ["result"]),
-      ...steps.filter(({ intact }) => !intact).map(({ name }) => `step ${name}`),
+      ...steps.filter(({ intact }) => !intact).map(({ name }) => `step ${shownWait(name)}`),
     ],
   };
 }

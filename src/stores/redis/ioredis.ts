@@ -3,7 +3,7 @@
 // reconnecting, subscribing again, and keeping commands until there is a connection.
 import type { Redis } from "ioredis";
 import { ErrorCode, OutliveError } from "../../job/errors.ts";
-import { inTime, type Reply, type Wire, type WireAddress, WireEnd } from "./driver.ts";
+import { inTime, type Reply, SUBSCRIBE_MS, type Wire, type WireAddress, WireEnd } from "./driver.ts";
 
 const CONNECT_MS = 5_000;
 const KEEP_ALIVE_MS = 5_000;
@@ -38,7 +38,7 @@ export async function connectByIoredis({ url, by, options = {} }: WireAddress): 
     client.on("error", end.lose);
     client.on("end", () => end.lose());
     try {
-      await client.connect();
+      await inTime(client.connect(), "the greeting", 2 * CONNECT_MS, end.lose);
     } catch (thrown) {
       end.lose(thrown);
       return asReason(thrown);
@@ -60,10 +60,10 @@ export async function connectByIoredis({ url, by, options = {} }: WireAddress): 
     async subscribe(channel, listener) {
       const one = await subscriber();
       heard.set(channel, listener);
-      await one.subscribe(channel).catch(asReason);
+      await inTime(one.subscribe(channel), "SUBSCRIBE", SUBSCRIBE_MS, end.lose).catch(asReason);
       return async () => {
         heard.delete(channel);
-        if (!end.isLost) await one.unsubscribe(channel);
+        if (!end.isLost) await inTime(one.unsubscribe(channel), "UNSUBSCRIBE", SUBSCRIBE_MS, end.lose).catch(asReason);
       };
     },
     onLost: (listener) => end.onLost(listener),

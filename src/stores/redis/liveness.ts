@@ -7,6 +7,7 @@
 import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import type { Connection } from "./connection.ts";
+import type { Reply } from "./driver.ts";
 import { worded } from "./errors.ts";
 
 export interface LivenessDeps {
@@ -71,10 +72,10 @@ export class SubscriptionLiveness implements Liveness {
     const channel = channelOf(connection.tag, workerId);
     await connection.subscribe(channel, () => {});
     this.#own.add(channel);
-    const proves = (await subscribers(connection, [channel])).get(channel)! > 0;
+    const proves = await isSeenByOthers(connection, channel);
     return {
-      // Behind a proxy that hides subscriptions nothing can be seen, and heartbeats decide.
-      evidence: { name: proves ? channel : null, identity: await connection.identity() },
+      // Where others do not see subscriptions, or may not, nothing can be concluded from a missing one, and heartbeats decide.
+      evidence: { name: proves === true ? channel : null, identity: await connection.identity() },
       drop: async () => {
         this.#own.delete(channel);
         await connection.unsubscribe(channel);
@@ -213,12 +214,54 @@ export class SubscriptionLiveness implements Liveness {
   }
 }
 
+/** One connection may share a proxy with the subscription by chance, and see what others do not. */
+const OTHERS = 3;
+/** A server that is at its limit of clients refuses some of them for a moment. */
+const ASKED_AGAIN = 5;
+const ASK_AGAIN_MS = 100;
+
+/**
+ * Whether this subscription is seen over every one of several new connections, as other workers would make them. Behind a proxy that hides subscriptions none
+ * sees it, and behind several that each know their own, some do not. Null: too many connections were refused, also later and one at a time, which proves nothing.
+ */
+export async function isSeenByOthers(connection: Connection, channel: string): Promise<boolean | null> {
+  const isSeen = async (): Promise<boolean> => {
+    const reply = await connection.fromElsewhere("PUBSUB", "NUMSUB", channel);
+    return countsIn(reply, [channel]).get(channel)! > 0;
+  };
+  const asked = await Promise.allSettled(Array.from({ length: OTHERS }, isSeen));
+  const seen = asked.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []));
+  for (let again = 0; seen.length < OTHERS && !seen.includes(false) && again < ASKED_AGAIN; again++) {
+    await connection.pause(ASK_AGAIN_MS);
+    await isSeen().then(
+      (value) => seen.push(value),
+      () => {},
+    );
+  }
+  if (seen.includes(false)) return false;
+  return seen.length < OTHERS ? null : true;
+}
+
+/** Whether a worker that connects as this process does could show by a subscription that it lives. */
+export async function showsSubscriptions(connection: Connection): Promise<boolean | null> {
+  const channel = channelOf(connection.tag, `check-${connection.newToken()}`);
+  try {
+    await connection.subscribe(channel, () => {});
+    return await isSeenByOthers(connection, channel);
+  } finally {
+    await connection.unsubscribe(channel);
+  }
+}
+
 /** How many connections are subscribed to each of these channels. */
 export async function subscribers(
   connection: Connection,
   channels: readonly string[],
 ): Promise<ReadonlyMap<string, number>> {
-  const reply = await connection.command("PUBSUB", "NUMSUB", ...channels);
+  return countsIn(await connection.command("PUBSUB", "NUMSUB", ...channels), channels);
+}
+
+function countsIn(reply: Reply, channels: readonly string[]): ReadonlyMap<string, number> {
   // RESP3 returns a map, RESP2 a flat list.
   const flat = Array.isArray(reply) ? (reply as (string | number)[]) : Object.entries(reply as object).flat();
   return new Map(channels.map((name) => [name, Number(flat[flat.indexOf(name) + 1] ?? 0)]));

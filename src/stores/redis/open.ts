@@ -17,7 +17,7 @@ import { openingError, worded } from "./errors.ts";
 import { SubscriptionLiveness } from "./liveness.ts";
 import type { RedisMaintenance } from "./maintenance-thread.ts";
 import { redisStore } from "./store.ts";
-import { openingFindings, serverInfo } from "./upkeep.ts";
+import { openingFindings, serverInfo, serverSettings } from "./upkeep.ts";
 import { WakeupChannel } from "./wakeup.ts";
 import { counted } from "../../job/text.ts";
 
@@ -83,7 +83,8 @@ async function openConnection(
     await connection.eval("scheduleClock");
     const info = await serverInfo(connection);
     if (info !== null) assertUsable(info);
-    const promise = info === null ? null : whatIsLost(info);
+    const { appendfsync = null } = info === null ? {} : await serverSettings(connection, ["appendfsync"]);
+    const promise = info === null ? null : whatIsLost(info, appendfsync);
     if (promise !== null) events?.emit("store.notice", { about: "durability", text: promise });
     return connection;
   } catch (thrown) {
@@ -110,18 +111,25 @@ function unusable(what: string, hint: string): OutliveError {
   return new OutliveError(ErrorCode.storeUnusable, what, hint);
 }
 
-function lossText({ operations, jobs, ends, failed }: Loss): string {
-  const left = failed === 0 ? "" : `, and ${counted(failed, "call")} could not be repeated`;
+function lossText({ operations, jobs, ends, failed, dropped }: Loss): string {
+  const left =
+    failed === 0 ? "" : ` ${counted(failed, "call")} could not be repeated yet, and will be with the next connection.`;
+  const gone =
+    dropped === 0 ? "" : ` ${counted(dropped, "call is", "calls are")} not repeated, because too much was missing.`;
+  const again = `${counted(jobs, "job was", "jobs were")} enqueued and ${counted(ends, "end")} written again.${left}${gone}`;
+  if (operations === 0) return `Of what the server had lost, and what could not be repeated before, ${again}`;
   return (
-    `The server came back ${counted(operations, "operation")} behind what this process knew of. ` +
-    `${counted(jobs, "job was", "jobs were")} enqueued and ${counted(ends, "end")} written again${left}. Steps, progress and logs of that time are lost.`
+    `The server came back ${counted(operations, "operation")} behind what this process knew of. ${again} ` +
+    "Steps, progress and logs of that time are lost."
   );
 }
 
-/** What a power loss, or a death of the server, takes of what was acknowledged; null: nothing. */
-function whatIsLost(info: ReadonlyMap<string, string>): string | null {
+/** What a power loss, or a death of the server, takes of what was acknowledged; null: no more than a second or two, which `outlive status` shows. */
+function whatIsLost(info: ReadonlyMap<string, string>, appendfsync: string | null): string | null {
   if (info.get("aof_enabled") !== "1")
     return "The server keeps no append-only file: if it dies, everything since its latest snapshot is lost. Set `appendonly yes`.";
+  if (appendfsync === "no")
+    return "The server flushes its append-only file when the system does: a power loss takes what was not flushed by then. Set `appendfsync everysec`.";
   return null;
 }
 

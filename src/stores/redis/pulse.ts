@@ -5,11 +5,12 @@
 // Losing Redis is not dying. A worker that loses its connection withdraws its evidence from its row in the store at once, and writes it again when
 // the subscription stands. A recovery compares the row with the evidence that it found missing, in the transaction that takes the work. While Redis
 // is away nothing is known from it, and heartbeats in the store decide.
-import type { CallOff, Clock, Random } from "../../job/time.ts";
+import type { Clock, Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
+import type { Finding } from "../port.ts";
 import type { RedisAddress } from "./address.ts";
 import { Connection } from "./connection.ts";
-import { channelOf, SubscriptionLiveness } from "./liveness.ts";
+import { channelOf, isSeenByOthers, showsSubscriptions, SubscriptionLiveness } from "./liveness.ts";
 
 export interface PulseDeps {
   readonly address: RedisAddress;
@@ -21,6 +22,8 @@ export interface PulseDeps {
   /** The worker of this process, whose subscription another part of the process has, too. */
   readonly ownWorker?: string;
   readonly onHold?: (why: string, holdMs: number) => void;
+  /** Called once, with what it means, if others do not see the worker's subscription. */
+  readonly onHidden?: (text: string) => void;
 }
 
 /** What a worker's row says of Redis; null: nothing, heartbeats decide. */
@@ -34,6 +37,9 @@ const REPLY_MS = 1_000;
 /** What the store knows of the worker's sessions comes first in the identity of its lock. */
 export const OF_REDIS = "|";
 const CHANNEL = /^o:\{liveness-/;
+const HEARTBEATS =
+  "So only heartbeats show that workers live, and a death on another host is found when its lease has ended.";
+const HIDDEN = `Other connections to the Redis server of \`liveness\` do not see this worker's subscription, as behind a proxy that hides it. ${HEARTBEATS} Connect workers to the server itself.`;
 
 /** As plain data, for a thread. Nothing else on the server has this name, and no job is kept there. */
 export function pulseAddress(address: RedisAddress): RedisAddress {
@@ -48,8 +54,10 @@ export class RedisPulse implements Liveness {
   readonly #redis: SubscriptionLiveness;
   #connected = false;
   #changed: (() => void) | undefined;
-  #keeping: CallOff | undefined;
-  #written: string | null | undefined;
+  #letGo: (() => void) | undefined;
+  /** Whether others see the worker's subscription, found out once for each wire. */
+  #seen: { readonly wire: number; readonly byOthers: boolean } | null = null;
+  #isHiddenReported = false;
   #writing = Promise.resolve();
 
   constructor(deps: PulseDeps) {
@@ -130,54 +138,89 @@ export class RedisPulse implements Liveness {
     return this.#redis.isWaitingForContact() || (this.#deps.inner.isWaitingForContact?.() ?? false);
   }
 
-  /** Keeps a worker's subscription, and the evidence in its row true: now, whenever Redis goes and comes back, and once in a heartbeat. */
+  /** What an operator should know of the server: whether it replies, and whether workers can show there that they live. */
+  async advice(): Promise<Finding> {
+    const { shown } = this.#deps.address;
+    const is = (level: Finding["level"], text: string): Finding => ({ level, text: `liveness: ${shown} ${text}` });
+    try {
+      const isSeen = await this.#inTime(showsSubscriptions(this.#connection));
+      if (isSeen === true) return is("ok", "shows the subscriptions of workers to each other.");
+      if (isSeen === null)
+        return is("warning", "refused further connections, so whether it shows subscriptions is not known.");
+      return is("warning", `does not show a subscription to other connections, as behind a proxy. ${HEARTBEATS}`);
+    } catch (thrown) {
+      return is("warning", `can't be reached: ${(thrown as Error).message}. ${HEARTBEATS}`);
+    }
+  }
+
+  /** Keeps a worker's subscription, and the evidence in its row true: now, whenever Redis goes and comes back, and once in a heartbeat. Returns how to end it. */
   async keep(
     workerId: string,
     everyMs: number,
     write: (evidence: PulseEvidence | null) => Promise<void>,
-  ): Promise<void> {
+  ): Promise<() => void> {
+    this.#letGo?.();
+    const { clock } = this.#deps;
     const name = channelOf(this.#connection.tag, workerId);
     await this.#inTime(this.#connection.subscribe(name, () => {})).catch(() => {});
-    const again = (): void => {
-      void this.#say(name, write).finally(() => {
-        if (this.#keeping) this.#keeping = this.#deps.clock.after(everyMs, again);
-      });
+    let written: string | null | undefined;
+    const update = async (): Promise<void> => {
+      const identity = await this.#currentIdentity(name);
+      if (identity === written) return;
+      written = undefined;
+      await write(identity === null ? null : { name, identity });
+      written = identity;
     };
-    this.#keeping = this.#deps.clock.after(everyMs, again);
-    this.#changed = () => void this.#say(name, write);
-    await this.#say(name, write);
-  }
-
-  /** One write after the other: the row has what was true last. A write that fails is tried with the next heartbeat. */
-  #say(name: string, write: (evidence: PulseEvidence | null) => Promise<void>): Promise<void> {
-    this.#writing = this.#writing
-      .then(async () => {
-        const identity = await this.#currentIdentity();
-        if (identity === this.#written) return;
-        this.#written = undefined;
-        await write(identity === null ? null : { name, identity });
-        this.#written = identity;
-      })
-      .catch(() => {});
-    return this.#writing;
+    // One write after the other: the row has what was true last. A write that fails is tried with the next heartbeat.
+    const say = (): Promise<void> => (this.#writing = this.#writing.then(update).catch(() => {}));
+    let isKept = true;
+    const again = (): void =>
+      void say().finally(() => {
+        if (isKept) callOff = clock.after(everyMs, again);
+      });
+    let callOff = clock.after(everyMs, again);
+    const letGo = (): void => {
+      if (!isKept) return;
+      isKept = false;
+      callOff();
+      this.#changed = undefined;
+    };
+    this.#letGo = letGo;
+    this.#changed = () => void say();
+    await say();
+    return letGo;
   }
 
   async close(): Promise<void> {
-    this.#keeping?.();
-    this.#keeping = undefined;
-    this.#changed = undefined;
+    this.#letGo?.();
     await this.#connection.close();
   }
 
-  async #currentIdentity(): Promise<string | null> {
+  async #currentIdentity(name: string): Promise<string | null> {
     if (!this.#connected) return null;
     try {
       // It may have been emptied, or restored, without a break of this connection.
       await this.#inTime(this.#connection.enterAgain());
-      return await this.#inTime(this.#connection.identity());
+      const identity = await this.#inTime(this.#connection.identity());
+      return (await this.#isSeen(name)) ? identity : null;
     } catch {
       return null;
     }
+  }
+
+  /** Where others do not see subscriptions, a living worker would be missed as soon as its row named one. */
+  async #isSeen(name: string): Promise<boolean> {
+    const { wires: wire } = this.#connection;
+    if (this.#seen?.wire !== wire) {
+      const byOthers = await this.#inTime(isSeenByOthers(this.#connection, name));
+      if (byOthers === null) return false;
+      this.#seen = { wire, byOthers };
+    }
+    if (!this.#seen.byOthers && !this.#isHiddenReported) {
+      this.#isHiddenReported = true;
+      this.#deps.onHidden?.(HIDDEN);
+    }
+    return this.#seen.byOthers;
   }
 
   #inTime<T>(asked: Promise<T>): Promise<T> {

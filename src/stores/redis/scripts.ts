@@ -13,7 +13,8 @@ import * as collections from "./lua/collections.ts";
 import { CHANGES, DRAFTS, FAMILIES, LEASES, WAITS } from "./lua/changes.ts";
 import * as features from "./lua/features-integrity.ts";
 import * as integrity from "./lua/integrity.ts";
-import { KEYS } from "./lua/keys.ts";
+import { KEYS, KEY_FACTS } from "./lua/keys.ts";
+import { KEYED, TURN_KEYED } from "./lua/keyed.ts";
 import * as operations from "./lua/operations.ts";
 import * as reads from "./lua/reads.ts";
 import { ENQUEUE_PLAIN, INSERTS, PLAIN, TURN_PLAIN, TURNS } from "./lua/plain.ts";
@@ -29,6 +30,8 @@ const PARTS = {
   inserts: INSERTS,
   turns: TURNS,
   jobs: RECORDS,
+  facts: KEY_FACTS,
+  keyed: KEYED,
   keys: KEYS,
   admission: ADMISSION,
   blocks: BLOCKS,
@@ -47,6 +50,7 @@ const ALL = [
   "inserts",
   "turns",
   "jobs",
+  "facts",
   "keys",
   "admission",
   "blocks",
@@ -58,9 +62,9 @@ const ALL = [
   "leases",
 ] as const;
 const REMOVING = [...ALL, "removal", "staged"] as const;
-const ENQUEUING = ["plain", "inserts", "jobs", "keys", "drafts"] as const;
+const ENQUEUING = ["plain", "inserts", "jobs", "facts", "keys", "drafts"] as const;
 const INSERTING = [...ENQUEUING, "staged"] as const;
-const READ = ["plain", "inserts", "jobs", "keys", "workers"] as const;
+const READ = ["plain", "inserts", "jobs", "facts", "keys", "workers"] as const;
 
 interface ScriptFacts {
   readonly parts: readonly (keyof typeof PARTS)[];
@@ -113,6 +117,12 @@ const SCRIPTS = {
   register: adding(workers.REGISTER),
   lead: writing(workers.LEAD),
   turnPlain: { parts: ["plain", "turns", "workers"], flags: "allow-oom", body: TURN_PLAIN, isPlain: true },
+  turnKeyed: {
+    parts: ["plain", "turns", "workers", "facts", "keyed"],
+    flags: "allow-oom",
+    body: TURN_KEYED,
+    isPlain: true,
+  },
   turn: { ...writing(attempts.TURN), parts: [...ALL, "staged"] },
   keepKinds: writing(attempts.KEEP_KINDS),
   settle: waking(writing(attempts.SETTLE)),
@@ -205,7 +215,7 @@ const SCRIPTS = {
   purgeBatches: { ...writing(batches.PURGE_BATCHES), parts: REMOVING },
   getBatches: reading(batches.GET_BATCHES),
   listBatches: reading(batches.LIST_BATCHES),
-  failedBlocks: reading(batches.FAILED_BLOCKS),
+  readBlocks: reading(batches.READ_BLOCKS),
   outputPage: reading(batches.OUTPUT_PAGE),
   outputFiles: reading(batches.OUTPUT_FILES),
   countRows: reading(batches.COUNT_ROWS),
@@ -277,6 +287,12 @@ const PLAIN_TAIL = writeTail("if Q.flushInputs then Q.flushInputs() end\nR.flush
 /** Present in the server process in which this run was begun, and in no other. */
 export function runMark(run: string): Script {
   const text = `return 'outlive run ${run}'`;
+  return { text, sha: createHash("sha1").update(text).digest("hex") };
+}
+
+/** A write of no meaning, of this run. Loaded only where that run is. */
+export function confirmingWrite(run: string): Script {
+  const text = `#!lua flags=allow-oom\n-- ${run}\nreturn redis.call('INCR', KEYS[1] .. 'sync')`;
   return { text, sha: createHash("sha1").update(text).digest("hex") };
 }
 

@@ -44,7 +44,7 @@ export function redisStore({ connection, clock, wakeups, events }: RedisStoreDep
         for (let from = 0; from === 0 || from < kinds.length; from += DECLARED_AT_ONCE)
           await declare(connection, kinds.slice(from, from + DECLARED_AT_ONCE));
       },
-      enqueue: (drafts) => enqueuing.enqueue(drafts),
+      enqueue: (drafts, call) => enqueuing.enqueue(drafts, call),
       register: (worker) => register(connection, worker),
       turn: (worker, settlements, room) => turn(connection, worker, settlements, room),
       write: (writes) => write(connection, writes),

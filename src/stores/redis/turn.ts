@@ -38,12 +38,15 @@ import {
   writeAnswer,
 } from "./encoding.ts";
 
-/** Attempts that just succeed come first, in a short form (lua/attempts.ts). `order` has the places of all as they are sent. */
-function settlementsArgs(settlements: readonly Settlement[]): {
-  readonly args: string[];
-  readonly order: number[];
+interface Ends {
+  readonly args: readonly string[];
+  /** The places of all as they are sent. */
+  readonly order: readonly number[];
   readonly plainCount: number;
-} {
+}
+
+/** Attempts that just succeed come first, in a short form (lua/attempts.ts). */
+function settlementsArgs(settlements: readonly Settlement[]): Ends {
   const [plain, others]: [number[], number[]] = [[], []];
   const first = settlements.find(isPlainSuccess)?.lease;
   for (const [place, settlement] of settlements.entries()) {
@@ -74,6 +77,8 @@ function isPlainSuccess({ change: { name, rows, follow = [] } }: Settlement): bo
 
 /** What one script settles and claims, so that it holds the server for a few milliseconds only. A turn of more is several scripts, each whole or nothing. */
 const MAX_IN_SCRIPT = 250;
+/** What it settles while jobs have keys. */
+const MAX_KEYED_ENDS = 150;
 
 /** `replaces`: what is quarantined leaves its place to another. Those are not replaced again: with a million corrupt jobs in front the turn would never end. */
 export async function turn(
@@ -84,19 +89,21 @@ export async function turn(
   replaces = true,
 ): Promise<TurnAnswer> {
   await prepareWaits(connection, settlements);
-  const first = settlements.slice(0, MAX_IN_SCRIPT);
+  const first = settlements.slice(0, maySettle(connection));
   if (first.length < settlements.length) {
-    const {
-      answer: { settled, woken = 0 },
-    } = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
-    const rest = await turn(connection, worker, settlements.slice(MAX_IN_SCRIPT), room);
+    const done = await turnOnce(connection, worker, first, { total: 0, kinds: [] });
+    if (done === null) return turn(connection, worker, settlements, room, replaces);
+    const { settled, woken = 0 } = done.answer;
+    const rest = await turn(connection, worker, settlements.slice(first.length), room);
     return { ...rest, settled: [...settled, ...rest.settled], woken: woken + (rest.woken ?? 0) };
   }
-  const { answer, hasMore } = await turnOnce(connection, worker, settlements, {
+  const done = await turnOnce(connection, worker, settlements, {
     ...room,
     total: Math.min(room.total, MAX_IN_SCRIPT),
     ahead: Math.max(0, Math.min(room.ahead ?? 0, MAX_IN_SCRIPT - room.total)),
   });
+  if (done === null) return turn(connection, worker, settlements, room, replaces);
+  const { answer, hasMore } = done;
   const isCut = room.total > answer.claimed.length && (hasMore || answer.claimed.length === MAX_IN_SCRIPT);
   const hasGaps = answer.corrupt !== undefined && replaces;
   if (!hasGaps && !isCut) return answer;
@@ -155,18 +162,19 @@ interface TurnOnce {
   readonly hasMore: boolean;
 }
 
-/** One script, or a few if it is not a plain turn. */
+/** One script, or a few if it is not a plain turn. Null: not all is plain, and those are more ends than one script of another kind takes. */
 async function turnOnce(
   connection: Connection,
   worker: string,
   settlements: readonly Settlement[],
   room: Room,
-): Promise<TurnOnce> {
+): Promise<TurnOnce | null> {
   const { count } = room.suspects ?? NO_SUSPECTS;
   const ends = settlementsArgs(settlements);
   const rooms = roomsOf(connection, room.kinds);
   const isPlain = count === 0 && settlements.length === ends.plainCount;
-  const reply = isPlain ? await plainTurn(connection, worker, ends.args, room, rooms, againOf(ends)) : null;
+  const reply = isPlain ? await shortTurn(connection, worker, ends, room, rooms, againOf(settlements, ends)) : null;
+  if (reply === null && isPlain && ends.plainCount > MAX_KEYED_ENDS) return null;
   if (reply === null) return fullTurn(connection, worker, settlements, room);
   if ((reply as Reply[])[0] !== "!kinds") return turnAnswer(connection, worker, settlements, ends.order, reply);
   await keepKinds(connection, worker, rooms);
@@ -208,7 +216,7 @@ async function fullTurn(
       ...aheadArgs(ahead),
       ...rooms.single,
     ];
-    const reply = await connection.eval("turn", args, againOf(ends));
+    const reply = await connection.eval("turn", args, againOf(rest, ends));
     if ((reply as Reply[])[0] === "!kinds") {
       await keepKinds(connection, worker, rooms);
       continue;
@@ -221,8 +229,14 @@ async function fullTurn(
   }
 }
 
-function againOf({ args, order }: ReturnType<typeof settlementsArgs>): readonly Resendable[] {
-  return order.length === 0 ? [] : [{ script: "settleAgain", args }];
+/** How they are sent again if the store loses them: no script settles more jobs of any sort. */
+function againOf(settlements: readonly Settlement[], ends: Ends): readonly Resendable[] {
+  if (settlements.length === 0) return [];
+  if (settlements.length <= MAX_IN_FULL) return [{ script: "settleAgain", args: ends.args }];
+  const pieces: Resendable[] = [];
+  for (let from = 0; from < settlements.length; from += MAX_IN_FULL)
+    pieces.push({ script: "settleAgain", args: settlementsArgs(settlements.slice(from, from + MAX_IN_FULL)).args });
+  return pieces;
 }
 
 /** What did not apply, by its place among those that were sent. */
@@ -286,35 +300,53 @@ async function turnAnswer(
   return { answer, hasMore: cut === 1 };
 }
 
+/** Scripts that do not know everything, the one that knows least first: lua/plain.ts, lua/keyed.ts. */
+const SHORT_TURNS = ["turnPlain", "turnKeyed"] as const;
+
 /**
- * The turn in which everything is plain (lua/plain.ts); null: something is not, and nothing was written. A worker that finds that again and again asks less
- * often, up to one turn of 17.
+ * The turn in which everything is plain, or has keys and is otherwise plain; null: something is not, and nothing was written. A worker that finds that again and
+ * again asks less often, up to one turn of 17.
  */
-async function plainTurn(
+async function shortTurn(
   connection: Connection,
   worker: string,
-  ends: readonly string[],
+  ends: Ends,
   { total, ahead = 0 }: Room,
   rooms: RoomArgs,
   again: readonly Resendable[],
 ): Promise<Reply | null> {
-  const state = PLAIN_TURNS.get(connection) ?? { pause: 0, left: 0 };
-  PLAIN_TURNS.set(connection, state);
-  if (state.left > 0) {
-    state.left--;
-    return null;
-  }
+  const states = TRIED.get(connection) ?? SHORT_TURNS.map(() => ({ pause: 0, left: 0 }));
+  TRIED.set(connection, states);
   // Without the last argument: how many other ends there are.
-  const ended = ends.slice(0, -1);
-  const args = [worker, ...rooms.listed, ...ended, String(total), ...aheadArgs(ahead), ...rooms.single];
-  const reply = await connection.eval("turnPlain", args, again);
-  const isPlain = (reply as Reply[])[0] !== "!full";
-  state.pause = isPlain ? 0 : Math.min(16, state.pause * 2 + 1);
-  state.left = state.pause;
-  return isPlain ? reply : null;
+  const args = [
+    worker,
+    ...rooms.listed,
+    ...ends.args.slice(0, -1),
+    String(total),
+    ...aheadArgs(ahead),
+    ...rooms.single,
+  ];
+  for (const [at, state] of states.entries()) {
+    if (state.left > 0) {
+      state.left--;
+      continue;
+    }
+    if (at > 0 && ends.plainCount > MAX_KEYED_ENDS) return null;
+    const reply = await connection.eval(SHORT_TURNS[at]!, args, again);
+    const isShort = (reply as Reply[])[0] !== "!full";
+    state.pause = isShort ? 0 : Math.min(16, state.pause * 2 + 1);
+    state.left = state.pause;
+    if (isShort) return reply;
+  }
+  return null;
 }
 
-const PLAIN_TURNS = new WeakMap<Connection, { pause: number; left: number }>();
+const TRIED = new WeakMap<Connection, readonly { pause: number; left: number }[]>();
+
+/** As long as the turn in which everything is plain was the right one. */
+function maySettle(connection: Connection): number {
+  return (TRIED.get(connection)?.[0]?.pause ?? 0) > 0 ? MAX_KEYED_ENDS : MAX_IN_SCRIPT;
+}
 
 /** Rooms as a turn takes them: of many kinds with the same room the name of their list, which the worker keeps in its row, and of the others each. */
 interface RoomArgs {
@@ -351,8 +383,8 @@ function singleRooms(kinds: Room["kinds"]): RoomArgs {
 }
 
 /** As the scripts read them (`newRoom` in lua/plain.ts). */
-function flagsOf({ shares, ahead }: RoomOfKind): string {
-  return `${shares ? "s" : ""}${ahead ? "a" : ""}`;
+function flagsOf({ shares, ahead, fair }: RoomOfKind): string {
+  return `${shares ? "s" : ""}${ahead && !fair ? "a" : ""}`;
 }
 
 /** The list has the kinds with the room that most of them have. */
@@ -437,7 +469,8 @@ async function quarantined(
     const change = quarantine({ id: lease.jobId, state: "running", counters }, what);
     return { lease, kind, change };
   });
-  assertDeclared(await connection.eval("settle", settlementsArgs(corrupt).args));
+  for (let from = 0; from < corrupt.length; from += MAX_IN_FULL)
+    assertDeclared(await connection.eval("settle", settlementsArgs(corrupt.slice(from, from + MAX_IN_FULL)).args));
   return corrupt;
 }
 

@@ -4,6 +4,7 @@ import { NOTHING_CHECKED, type StoreFindings } from "../store-parts.ts";
 import { batchInconsistencies } from "./batches.ts";
 import type { Connection } from "./connection.ts";
 import { integrity, repair } from "./integrity.ts";
+import { showsSubscriptions } from "./liveness.ts";
 import { listWorkers } from "./workers.ts";
 
 export function upkeep(connection: Connection): Upkeep {
@@ -54,7 +55,8 @@ export async function serverFacts(connection: Connection): Promise<ServerFacts> 
   if (info === null) return own;
   const shown: Record<string, string | number | boolean> = {};
   for (const name of SHOWN) if (info.has(name)) shown[name] = info.get(name)!;
-  return { ...own, ...shown };
+  const { appendfsync } = await serverSettings(connection, ["appendfsync"]);
+  return { ...own, ...shown, ...(appendfsync !== undefined && { appendfsync }) };
 }
 
 const SHOWN = [
@@ -84,9 +86,12 @@ export async function serverInfo(connection: Connection): Promise<ReadonlyMap<st
 }
 
 /** Settings that INFO does not show. Empty: this user may not ask for them. */
-async function serverSettings(connection: Connection): Promise<Readonly<Record<string, string>>> {
+export async function serverSettings(
+  connection: Connection,
+  names: readonly string[],
+): Promise<Readonly<Record<string, string>>> {
   const found: Record<string, string> = {};
-  for (const name of ["appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"])
+  for (const name of names)
     try {
       const reply = await connection.command("CONFIG", "GET", name);
       // RESP3 returns a map, RESP2 a flat list.
@@ -98,6 +103,8 @@ async function serverSettings(connection: Connection): Promise<Readonly<Record<s
     }
   return found;
 }
+
+const SETTINGS = ["appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
 
 const FLUSHED: Readonly<Record<string, readonly [Finding["level"], string]>> = {
   always: ["ok", "The server flushes every write before it replies: nothing that was acknowledged is lost with it."],
@@ -116,7 +123,7 @@ async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
   if (facts["aof_enabled"] === undefined)
     add("warning", "This user may not ask for INFO, so what the server keeps after a crash is not known.");
   else {
-    const settings = await serverSettings(connection);
+    const settings = await serverSettings(connection, SETTINGS);
     const version = is("valkey_version") || is("redis_version");
     add("ok", `${is("valkey_version") === "" ? "Redis" : "Valkey"} ${version}, as ${is("role")}.`);
     if (facts["aof_enabled"] !== "1")
@@ -150,17 +157,25 @@ async function adviceOf(connection: Connection): Promise<readonly Finding[]> {
       `When the server started last, ${is("operationsLost")} operation(s) were missing that processes knew of; ` +
         `${is("jobsSentAgain")} job(s) were enqueued and ${is("endsSentAgain")} end(s) written again.`,
     );
-  const unseen = (await listWorkers(connection, {})).filter(
-    ({ state, lock }) => state === "live" && lock.name === null,
-  );
+  const live = (await listWorkers(connection, {})).filter(({ state }) => state === "live");
+  const unseen = live.filter(({ lock }) => lock.name === null);
+  const isSeen = live.length > unseen.length || (await showsSubscriptions(connection));
+  if (isSeen !== true) add("warning", isSeen === null ? UNCHECKED : HIDDEN);
   if (unseen.length > 0)
     add(
       "warning",
-      `${unseen.length} worker(s) do not see their own subscriptions, as behind a proxy that hides them (${unseen[0]!.id}): only their heartbeats show that they ` +
-        "live, and a death on another host is found after `heartbeat.lease`. Connect them to the server itself.",
+      `${unseen.length} worker(s) did not see their own subscriptions over other connections (${unseen[0]!.id}): a proxy hides them, or the server refused ` +
+        "connections when they registered. Only their heartbeats show that they live, and a death on another host is found after `heartbeat.lease`. Connect " +
+        "them to the server itself, and restart them.",
     );
   return found;
 }
+
+const HIDDEN =
+  "A subscription of this process is not seen by other connections, as behind a proxy that hides it. The same holds for workers that connect like this: only " +
+  "their heartbeats show that they live, and a death on another host is found after `heartbeat.lease`. Connect them to the server itself.";
+const UNCHECKED =
+  "The server refused further connections, so whether it shows a subscription to others is not known. Raise its maxclients, or find what holds its connections.";
 
 /** What an open has to report about the server, by the first process that opens the store in its run. */
 export async function openingFindings(connection: Connection): Promise<StoreFindings> {

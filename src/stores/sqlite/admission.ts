@@ -7,7 +7,7 @@ import type { Database } from "./database.ts";
 import { doorHeads } from "./door-heads.ts";
 import type { Kinds, Marks } from "./enqueue.ts";
 import { gateOf, wakeKeys } from "./keys.ts";
-import { type Gate, KEYS_PER_TURN, NONE_RUN, DoorVisit } from "./door-visit.ts";
+import { type AtDoor, type Gate, KEYS_PER_TURN, NONE_RUN, DoorVisit } from "./door-visit.ts";
 
 /** How often one turn goes round a gate whose jobs turn out to be held by limits. */
 const ROUNDS_PER_TURN = 4;
@@ -22,8 +22,10 @@ interface Admitting {
 export interface AdmittedHeld {
   /** The jobs that some worker may take now. */
   readonly ready: readonly number[];
-  /** These jobs are admitted and not in the ready index: the claim takes them from here, and makes the rest ready (`takeOrMakeReady`). */
+  /** These jobs are admitted and not in the ready index: the claim takes them from here, and makes the rest ready. */
   readonly toClaim: readonly number[];
+  /** These jobs are not admitted yet: their claim takes their slots, and what it does not take is admitted. */
+  readonly atDoors: readonly AtDoor[];
   /** Whether more may follow at once. */
   readonly more: boolean;
   /** Keys with room were left for later turns, because this worker takes no more. */
@@ -59,13 +61,13 @@ export function admitHeld(
   return { ...NOTHING, ready };
 }
 
-const NOTHING: AdmittedHeld = { ready: [], toClaim: [], more: false, left: false, starts: true };
+const NOTHING: AdmittedHeld = { ready: [], toClaim: [], atDoors: [], more: false, left: false, starts: true };
 const NO_GATES: readonly Gate[] = [];
 
 // ---- a worker that takes jobs straight from their doors
 //
 // With many keys far more jobs have room than one worker takes, and each that is made ready for all is written into two indexes only for a claim to remove it.
-// So a turn looks at no more doors than its worker takes jobs, in the order in which they were woken, and the claim takes what they admit. The doors that are left
+// So a turn visits no more doors than its worker takes jobs, in the order in which they were woken, and the claim takes what they admit. The doors that are left
 // keep their wakes. This order knows no priorities: while a held job has one, and for keys that have waited for a while, jobs are made ready for all workers.
 
 /** For how long a key with room waits for a worker that takes its jobs. Then they are made ready for all, as counts and `why` show them. */
@@ -76,8 +78,8 @@ function areRanked(db: Database): boolean {
   return db.sql("SELECT 1 FROM outlive_doors WHERE rank <> 0 AND rank < 1000000 LIMIT 1").get() !== undefined;
 }
 
-/** How often a turn looks at more doors because the first did not admit enough. */
-const LOOKS_PER_TURN = 4;
+/** How often a turn goes on to more doors because the first ones did not admit enough. */
+const STAGES_PER_TURN = 4;
 
 function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, now: number, most: number): AdmittedHeld {
   const limit = Math.max(most, KEYS_PER_TURN);
@@ -90,38 +92,49 @@ function admitToClaim(db: Database, marks: Marks, roomy: ReadonlySet<number>, no
   const fresh = wakes.length < limit ? [...roomy] : [];
   const visit = new DoorVisit(db, now, marks);
   const ready: number[] = [];
+  const atDoors: AtDoor[] = [];
   const toGates: number[] = [];
   const due = dueKeys(db, now);
-  // Those that are not looked at now wait as if they had been woken.
+  // Those that are not visited now wait as if they had been woken.
   let doors: Iterable<number> = due.slice(0, most);
   if (due.length > most) wakeKeys(db, due.slice(most), now);
+  // No door is visited twice: what was found there is written by the claim, and until then its rows say that it waits.
+  const visited = new Set<number>();
+  const wokenAgain: number[] = [];
   let [woken, given] = [0, 0];
   let starts = false;
-  for (let looks = 0; looks < LOOKS_PER_TURN; looks++) {
-    const count = Math.max(Math.ceil((most - ready.length) / heads.perDoor), looks === 0 ? late : 0);
+  for (let stage = 0; stage < STAGES_PER_TURN; stage++) {
+    const before = ready.length + atDoors.length;
+    const count = Math.max(Math.ceil((most - before) / heads.perDoor), stage === 0 ? late : 0);
     const from = woken;
     woken = Math.min(wakes.length, from + count);
     if (woken > from) db.sql("DELETE FROM outlive_key_wakes WHERE id <= ?").run(wakes[woken - 1]![0]);
     const next = new Set(doors);
     doors = [];
-    for (let i = from; i < woken; i++) next.add(wakes[i]![1]);
-    for (; next.size < count && given < fresh.length; given++) next.add(fresh[given]!);
+    // A worker of an earlier version may have written a second wake, which was enough for this turn and is deleted here.
+    for (const [, key] of wakes.slice(from, woken))
+      if (visited.has(key)) wokenAgain.push(key);
+      else next.add(key);
+    for (; next.size < count && given < fresh.length; given++) if (!visited.has(fresh[given]!)) next.add(fresh[given]!);
     if (next.size === 0) break;
+    for (const door of next) visited.add(door);
     // What has waited for long is admitted, whether this worker takes it or not.
-    const wanted = Math.max(most - ready.length, looks === 0 ? late : 0);
-    const had = ready.length;
-    const known = visit.takePlain([...next], wanted, ready);
-    const found = known.others.length === 0 ? NONE_RUN : visit.run(known.others, NO_GATES, wanted - ready.length + had);
-    for (const job of found.ready) ready.push(job);
-    starts ||= found.ready.length > 0;
-    for (const job of found.toGates) toGates.push(job);
-    heads.gave(known.visited + found.visited, ready.length - had);
-    if (ready.length >= most) break;
+    const wanted = Math.max(most - before, stage === 0 ? late : 0);
+    const plain = visit.takePlain([...next], wanted, atDoors);
+    const left = wanted - ready.length - atDoors.length + before;
+    const others = plain.others.length === 0 ? NONE_RUN : visit.run(plain.others, NO_GATES, left);
+    for (const job of others.ready) ready.push(job);
+    starts ||= others.ready.length > 0;
+    for (const job of others.toGates) toGates.push(job);
+    const admitted = ready.length + atDoors.length;
+    heads.gave(plain.visited + others.visited, admitted - before);
+    if (admitted >= most) break;
   }
-  const later = fresh.length === 0 ? [...roomy] : fresh.slice(given);
-  wakeKeys(db, later, now);
+  const later = [...roomy].filter((key) => !visited.has(key));
+  wakeKeys(db, [...later, ...wokenAgain], now);
   const left = woken < wakes.length || wakes.length === limit || later.length > 0 || due.length > most;
-  return { ready: toGates.length === 0 ? ready : [...ready, ...toGates], toClaim: ready, more: false, left, starts };
+  const all = [...ready, ...toGates, ...atDoors.map(([job]) => job)];
+  return { ready: all, toClaim: ready, atDoors, more: false, left, starts };
 }
 
 // ---- which doors and gates

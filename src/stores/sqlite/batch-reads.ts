@@ -2,8 +2,8 @@
 // it does not return.
 import { BATCH_STATES, type BatchRow, type BatchState, type Tolerance } from "../../job/batches.ts";
 import { ErrorCode, OutliveError, type StoredError } from "../../job/errors.ts";
-import type { Batches, BatchFilter, FailedBlock, OutputPage } from "../batches.ts";
-import { STATE, storedError } from "../rows.ts";
+import type { Batches, BatchFilter, FailedBlock, KeptBlock, OutputPage } from "../batches.ts";
+import { keptJob, STATE, storedError } from "../rows.ts";
 import { countLeft } from "./blocks.ts";
 import { isIntact, partOwner, rowOwner } from "./checksums.ts";
 import type { Database } from "./database.ts";
@@ -14,13 +14,14 @@ export const AS = Object.fromEntries(BATCH_STATES.map((state, code) => [state, c
   Record<BatchState, number>
 >;
 
-type Reads = Pick<Batches, "get" | "list" | "failures" | "outputs" | "outputFiles">;
+type Reads = Pick<Batches, "get" | "list" | "failures" | "blocks" | "outputs" | "outputFiles">;
 
 export function batchReads({ db, read }: FileAccess): Reads {
   return {
     get: (ids) => read(() => getBatches(db, ids)),
     list: (filter, limit, after) => read(() => listBatches(db, filter, limit, after)),
     failures: (batch, round, after, limit) => read(() => failedBlocks(db, batch, round, after, limit)),
+    blocks: (batch, round, after, limit) => read(() => keptBlocks(db, batch, round, after, limit)),
     outputs: (batch, round, file, after, limit) => read(() => outputPage(db, batch, round, file, after, limit)),
     outputFiles: (batch) => read(() => outputFiles(db, batch)),
   };
@@ -135,12 +136,13 @@ export interface PlainBatch {
   readonly held: number;
   readonly blocks: number;
   readonly rows: number;
+  readonly sealed_at: number | null;
 }
 
 export function findBatch(db: Database, id: string): PlainBatch | undefined {
-  return db.sql("SELECT seq, state, round, held, blocks, rows FROM outlive_batches WHERE id = ?").get(id) as unknown as
-    | PlainBatch
-    | undefined;
+  return db
+    .sql("SELECT seq, state, round, held, blocks, rows, sealed_at FROM outlive_batches WHERE id = ?")
+    .get(id) as unknown as PlainBatch | undefined;
 }
 
 // ---- what rows leave behind
@@ -168,6 +170,23 @@ function failedBlocks(db: Database, id: string, round: number, after: number | n
     number: row.number,
     rows: failedRows(db, batch.seq, round, row.number),
     whole: wholeEnd(row),
+  }));
+}
+
+function keptBlocks(db: Database, id: string, round: number, after: number | null, limit: number): KeptBlock[] {
+  const batch = findBatch(db, id);
+  if (batch === undefined) return [];
+  const blocks = db
+    .sql(
+      `SELECT b.number, b.rows, b.marks, b.bad, j.state, j.error, j.input
+       FROM outlive_blocks b LEFT JOIN outlive_jobs j ON j.seq = b.job
+       WHERE b.batch = ? AND b.round = ? AND b.number > ? ORDER BY b.number LIMIT ? + 0`,
+    )
+    .all(batch.seq, round, after ?? -1, limit) as unknown as (BadColumns & { readonly bad: number })[];
+  return blocks.map(({ number, rows, marks, bad, state, error, input }) => ({
+    number,
+    rows: bad === 1 ? failedRows(db, batch.seq, round, number) : [],
+    job: state === null ? null : keptJob(state, input, marks ?? "0".repeat(rows), error),
   }));
 }
 

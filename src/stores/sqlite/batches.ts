@@ -7,6 +7,7 @@ import {
   type BatchState,
   type BlockDraft,
   NO_ROWS,
+  takesBlocks,
   takesRows,
   totalOf,
 } from "../../job/batches.ts";
@@ -33,8 +34,10 @@ const CANCEL = 2;
 const PACE_MS = 10_000;
 
 const ENDED_ROWS = "(succeeded + failed + quarantined + aborted)";
+/** A later round that is aborted while it is filled (`isFilling`) is sealed when it has all of its rows. */
+const HAS_ALL = "(round = 1 OR sealed_at IS NOT NULL)";
 /** Can end, and will by the next that looks. */
-const IS_COMPLETE = `state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_ROWS} = rows`;
+const IS_COMPLETE = `state IN (${AS.sealed}, ${AS.aborting}) AND ${ENDED_ROWS} = rows AND ${HAS_ALL}`;
 
 /** Begins a piece of work that holds the write lock, and the thread: whether it has taken long enough is asked after each block. */
 export type Piece = () => () => boolean;
@@ -64,11 +67,11 @@ export function batches(access: FileAccess, kinds: Kinds, purging: Purging, piec
       return write(() => folding.fold(limit, now()));
     },
     finish: (end) => write(() => finish(db, kinds, end, now())),
-    setOutputs: (batch, outputs) =>
+    setOutputs: (batch, round, outputs) =>
       write(() => {
         db.sql(
-          "UPDATE outlive_batch_texts SET outputs = ? WHERE batch = (SELECT seq FROM outlive_batches WHERE id = ?)",
-        ).run(outputs, batch);
+          "UPDATE outlive_batch_texts SET outputs = ? WHERE batch = (SELECT seq FROM outlive_batches WHERE id = ? AND round = ?)",
+        ).run(outputs, batch, round);
       }),
     reopen: (batch, round, draft, entry) =>
       write(() => {
@@ -129,7 +132,9 @@ function append(
 ): AppendAnswer {
   const batch = findBatch(db, id);
   if (batch === undefined) return { is: "missing" };
-  if (batch.state !== AS.open || batch.round !== round) return { is: "closed", state: BATCH_STATES[batch.state]! };
+  const state = BATCH_STATES[batch.state]!;
+  if (!takesBlocks({ state, round: batch.round, sealedAt: batch.sealed_at }, round, blocks, asNext))
+    return { is: "closed", state };
   if (asNext && batch.blocks !== blocks[0]?.number)
     return { is: "moved", blocks: batch.blocks, rows: batch.rows, added: 0 };
   const known = new Set<number>();
@@ -206,8 +211,9 @@ function seal(
 ): BatchState | "missing" {
   const { changes } = db
     .sql(
-      `UPDATE outlive_batches SET state = ${AS.sealed}, sealed_at = ?, touched = 1, tending = CASE WHEN held = 1 THEN ${RELEASE} ELSE 0 END, tended = -1, held = 0
-       WHERE id = ? AND state = ${AS.open} AND round = ?`,
+      `UPDATE outlive_batches SET state = CASE state WHEN ${AS.open} THEN ${AS.sealed} ELSE state END, sealed_at = ?, touched = 1,
+         tending = CASE WHEN held = 1 THEN ${RELEASE} ELSE tending END, tended = -1, held = 0
+       WHERE id = ? AND round = ? AND (state = ${AS.open} OR state = ${AS.aborting} AND NOT ${HAS_ALL})`,
     )
     .run(now, id, round);
   writeAudit(db, entry, Number(changes), now);

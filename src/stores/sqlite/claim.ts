@@ -13,7 +13,7 @@ import { type Database, runsOf, updateRows } from "./database.ts";
 import type { Kinds, Marks } from "./enqueue.ts";
 import { applyChange, OWNED } from "./settle.ts";
 import { relocate } from "./keys.ts";
-import { makeReady } from "./door-visit.ts";
+import { admitFound, type AtDoor, makeReady } from "./door-visit.ts";
 import { keptWait } from "./waits.ts";
 
 /** How many delayed jobs become ready in one transaction. */
@@ -167,16 +167,20 @@ export function roomAtDoors(
 // third more.
 const OPENED_HELD = `${OPENED}, priority FROM outlive_jobs
   WHERE seq IN (SELECT value FROM json_each(?)) AND kind = ? AND state = 0 AND crashes + losses = 0`;
-const TAKE_HELD = `${TAKE}, deadline_at = ?, lane = ${LANE.open}`;
+const TAKE_HELD = `${TAKE}, deadline_at = ?, lane = ${LANE.open} WHERE state = 0 AND`;
+const TAKE_AT_DOOR = `${TAKE}, deadline_at = ? WHERE state = 0 AND lane = ${LANE.held} AND`;
 type Taken = readonly [...Opened, priority: number];
 
-/** Claims of these admitted jobs, which are not ready for others, as many as there is room for next to those that are claimed already, and makes the others ready. */
+/**
+ * Claims of these jobs, which are not ready for others, as many as there is room for next to those that are claimed already, and makes the others ready. `jobs` are
+ * admitted; those that were `found` at their doors are not, and keep their lane, by which their rows are their slots.
+ */
 export function claimAtDoors(
   deps: ClaimDeps,
   worker: Claimant,
   room: Room,
   { takes, kinds }: AtDoors,
-  jobs: readonly number[],
+  { toClaim: jobs, atDoors: found }: { readonly toClaim: readonly number[]; readonly atDoors: readonly AtDoor[] },
   already: Claims,
 ): Claims {
   const { db, now } = deps;
@@ -184,31 +188,50 @@ export function claimAtDoors(
   const most = takes - already.claimed.length;
   const turn: Turn = { db, worker, now, boundMs: ahead > 0 ? AHEAD_BOUND_MS : 0, corrupt: [] };
   const list = JSON.stringify(most < jobs.length ? jobs.slice(0, Math.max(0, most)) : jobs);
-  const taken: (readonly [row: Taken, kind: string, timeoutMs: number | null])[] = [];
+  const atDoors = most < jobs.length + found.length ? found.slice(0, Math.max(0, most - jobs.length)) : found;
+  const chosen: (readonly [row: Taken | AtDoor, priority: number, kind: string, timeoutMs: number | null])[] = [];
   for (const [id, kind] of kinds) {
     const timeoutMs = timeoutOf(db, id);
     const deadlineAt = timeoutMs === null ? null : now + timeoutMs + turn.boundMs;
-    const rows = db.sqlArrays(OPENED_HELD).all(list, id) as unknown as Taken[];
-    const seqs = rows.map(([seq]) => seq);
-    updateRows(db, TAKE_HELD, [worker.seq, worker.epoch, now, deadlineAt], "seq", seqs);
-    for (const row of rows) taken.push([row, kind, timeoutMs]);
+    const values = [worker.seq, worker.epoch, now, deadlineAt];
+    const rows = jobs.length === 0 ? [] : (db.sqlArrays(OPENED_HELD).all(list, id) as unknown as Taken[]);
+    take(db, TAKE_HELD, values, rows);
+    for (const row of rows) chosen.push([row, row[5], kind, timeoutMs]);
+    const own =
+      kinds.size === 1 && atDoors.every((row) => row[5] === id) ? atDoors : atDoors.filter((row) => row[5] === id);
+    take(db, TAKE_AT_DOOR, values, own);
+    for (const row of own) chosen.push([row, 0, kind, timeoutMs]);
   }
-  if (taken.length < jobs.length) {
-    const ours = new Set(taken.map(([[seq]]) => seq));
+  const count = jobs.length + found.length;
+  if (chosen.length < count) {
+    const ours = new Set(chosen.map(([[seq]]) => seq));
     makeReady(
       db,
       jobs.filter((job) => !ours.has(job)),
     );
+    admitFound(
+      db,
+      found.flatMap(([seq]) => (ours.has(seq) ? [] : [seq])),
+    );
   }
-  taken.sort(([a], [b]) => b[5] - a[5] || a[0] - b[0]);
-  const claimed = taken.flatMap(([row, kind, timeoutMs]) => claimedJob(turn, row, kind, timeoutMs, null) ?? []);
+  chosen.sort(([a, one], [b, other]) => other - one || a[0] - b[0]);
+  const claimed: ClaimedJob[] = [];
+  for (const [row, , kind, timeoutMs] of chosen) {
+    const job = claimedJob(turn, row, kind, timeoutMs, null);
+    if (job) claimed.push(job);
+  }
   const claims = { claimed: [...already.claimed, ...claimed], corrupt: [...already.corrupt, ...turn.corrupt] };
   // Suspects are among them, or corrupt ones, and there is room.
   const left = room.total - claims.claimed.length;
-  if (left <= 0 || taken.length - turn.corrupt.length >= Math.min(jobs.length, most)) return claims;
+  if (left <= 0 || chosen.length - turn.corrupt.length >= Math.min(count, most)) return claims;
   const others = room.kinds.map((kind) => ({ ...kind, room: Math.min(kind.room, left) }));
   const more = claimReady(deps, worker, { ...room, total: left, kinds: others, ahead: 0 });
   return { claimed: [...claims.claimed, ...more.claimed], corrupt: [...claims.corrupt, ...more.corrupt] };
+}
+
+function take(db: Database, text: string, values: readonly (number | null)[], rows: readonly (Taken | AtDoor)[]): void {
+  const jobs = rows.map(([seq]) => seq);
+  taken({ changes: updateRows(db, text, values, "seq", jobs) }, jobs.length);
 }
 
 const NO_SUSPECTS: HeldSuspects = { count: 0, together: null, oldestFirst: false };
@@ -389,7 +412,7 @@ function takeThese(turn: Turn, chosen: readonly Candidate[]): ClaimedJob[] {
   return claimed;
 }
 
-/** What an index lists as ready is ready, unless the file is damaged: then nothing is claimed. */
+/** What was read as ready is ready, unless the file is damaged: then nothing is claimed. */
 function taken({ changes }: { readonly changes: number | bigint }, count: number): void {
   if (changes !== count)
     throw new OutliveError(
@@ -403,7 +426,7 @@ function taken({ changes }: { readonly changes: number | bigint }, count: number
 /** Null: it is corrupt, and quarantined. */
 function claimedJob(
   turn: Turn,
-  row: Opened | OpenedOfMany,
+  row: Opened | OpenedOfMany | AtDoor,
   kind: string,
   timeoutMs: number | null,
   together: number | null,

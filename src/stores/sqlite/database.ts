@@ -415,20 +415,35 @@ export function runsOf(rows: readonly number[]): readonly Run[] {
   return runs;
 }
 
-/** Runs `update` for these rows, which are in ascending order: for each run of them, and for all others together. `id`: the column of their number. */
+/** Runs `update`, which ends with WHERE or AND, for these rows: for each run of them, and for all others together. `id`: the column of their number. Returns how many were changed. */
 export function updateRows(
   db: Database,
   update: string,
   values: readonly SQLInputValue[],
   id: string,
   rows: readonly number[],
-): void {
+): number {
   const others: number[] = [];
+  let changed = 0;
+  const run = (which: string, ...of: SQLInputValue[]): void =>
+    void (changed += Number(db.sql(`${update} ${id} ${which}`).run(...values, ...of).changes));
   for (const { first, last } of runsOf(rows))
     if (last - first + 1 < LEAST_RUN) for (let row = first; row <= last; row++) others.push(row);
-    else db.sql(`${update} WHERE ${id} BETWEEN ? AND ?`).run(...values, first, last);
-  if (others.length > 0)
-    db.sql(`${update} WHERE ${id} IN (SELECT value FROM json_each(?))`).run(...values, JSON.stringify(others));
+    else run("BETWEEN ? AND ?", first, last);
+  if (others.length > 0) run("IN (SELECT value FROM json_each(?))", JSON.stringify(others));
+  return changed;
+}
+
+/** With fewer rows than these in a run on average, a list of the rows is read instead. */
+const ROWS_PER_RUN = 16;
+
+/** Reads these rows, as arrays, along the table if most of them are neighbours. In ascending order if they are; `select` ends with WHERE or AND. */
+export function readRows<T>(db: Database, select: string, id: string, rows: readonly number[]): T[] {
+  const runs = runsOf(rows);
+  if (runs.length * ROWS_PER_RUN > rows.length)
+    return db.sqlArrays(`${select} ${id} IN (SELECT value FROM json_each(?))`).all(JSON.stringify(rows)) as T[];
+  const statement = db.sqlArrays(`${select} ${id} BETWEEN ? AND ?`);
+  return runs.flatMap(({ first, last }) => statement.all(first, last) as T[]);
 }
 
 // Facts about the store as a whole, stored as rows of outlive_meta.

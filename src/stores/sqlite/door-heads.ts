@@ -8,19 +8,22 @@ import type { Database } from "./database.ts";
 export interface DoorHead {
   readonly door: number;
   readonly rank: number;
-  readonly job: number;
+  job: number;
   /** How many of them were left behind since stale entries were removed. */
-  readonly stale: number;
-  /** The keys of the job that was admitted last, if it has one and counts against nothing else: those behind it most likely have the same. Null: it has others. */
-  readonly keys: string | null;
-  /** The next entries of this rank, as far as they were read. */
-  readonly next: readonly number[];
+  stale: number;
+  /** The limit of the job that was admitted last, if it has one key and counts against nothing else: those behind it most likely have the same. Null: it has others. */
+  readonly limit: string | null;
+  /** The next entries of this rank, as far as they were read, from this place on. */
+  next: number[];
+  from: number;
   /** No others of this rank follow. */
-  readonly whole: boolean;
+  whole: boolean;
 }
 
 /** Memory is bounded; a door that is forgotten is read from its beginning once. */
 const MAX_DOORS = 20_000;
+/** Of entries that are added to a door whose end is known. Others are read when these are taken. */
+const MAX_NEXT = 64;
 
 export class DoorHeads {
   readonly #heads = new Map<number, DoorHead>();
@@ -58,9 +61,13 @@ export class DoorHeads {
     const head = this.#heads.get(door);
     if (head === undefined || rank < head.rank) return;
     if (rank > head.rank || job <= head.job) return void this.#heads.delete(door);
-    if (head.whole && job > (head.next.at(-1) ?? head.job))
-      this.#heads.set(door, { ...head, next: [...head.next, job] });
-    else if (head.whole || job < (head.next.at(-1) ?? 0)) this.#heads.set(door, { ...head, next: [], whole: false });
+    const last = head.from < head.next.length ? head.next.at(-1)! : null;
+    if (head.whole && job > (last ?? head.job)) {
+      head.next.splice(0, head.from);
+      head.from = 0;
+      if (head.next.length < MAX_NEXT) head.next.push(job);
+      else head.whole = false;
+    } else if (head.whole || job < (last ?? 0)) [head.next, head.from, head.whole] = [[], 0, false];
   }
 
   forget(door: number): void {

@@ -12,12 +12,12 @@ import {
   roundsFor,
   takeTurns,
 } from "../../job/limits.ts";
-import { type Database, updateRows } from "./database.ts";
+import { type Database, readRows, updateRows } from "./database.ts";
 import { type DoorHead, type DoorHeads, doorHeads } from "./door-heads.ts";
 import type { Marks } from "./enqueue.ts";
-import { factsOf, setDue } from "./key-facts.ts";
+import { factsOf, setDue, takenAt } from "./key-facts.ts";
 import { AT_DOOR, isGate, type KeyColumns, keysIn, LEAVE, Limits, namesIn, PLACE, wakeKeys } from "./keys.ts";
-import { LANE } from "../rows.ts";
+import { LANE, STATE } from "../rows.ts";
 
 /** How many keys one visit looks at, and how many jobs at each door. */
 export const KEYS_PER_TURN = 200;
@@ -65,15 +65,29 @@ const HEAD_AT = `SELECT k.value, ${HELD_COLUMNS},
 const NEXT_AT = `SELECT CAST(k.key AS INTEGER), ${HELD_COLUMNS} FROM json_each(?1) AS k CROSS JOIN outlive_extras e ON e.job =
     (SELECT d.job FROM outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} WHERE d.door = CAST(k.key AS INTEGER) AND d.ring = 0 AND d.rank = ?2 AND d.job > k.value
      ORDER BY d.job LIMIT 1)`;
+/** The same of a door whose entries have no rank, along its entries alone. */
+const REMOVE_UNRANKED_UP_TO = "DELETE FROM outlive_doors WHERE door = ? AND ring = 0 AND rank = 0 AND job <= ?";
 const REMOVE_UP_TO =
   "DELETE FROM outlive_doors WHERE door = ?1 AND ring = 0 AND rank >= ?2 AND (rank > ?2 OR job <= ?3)";
 /** How many entries of a door are read beyond those that are taken now. */
-const READ_AHEAD = 16;
+const READ_AHEAD = 32;
 const NEXT_ENTRIES =
   "SELECT job FROM outlive_doors WHERE door = ? AND ring = 0 AND rank = 0 AND job > ? ORDER BY job LIMIT ? + 0";
-const PLAIN_HELD = `SELECT job, key1 FROM outlive_extras
-  WHERE job IN (SELECT value FROM json_each(?)) AND place = ${PLACE.held} AND door = key1 AND key2 IS NULL AND fair IS NULL AND gate IS NULL`;
-const ADMIT = `UPDATE outlive_extras SET place = ${PLACE.taken}, door = NULL`;
+/** A job that its door has room for, as its claim reads it. Suspects are claimed by other rules, and `run` admits them. */
+export type AtDoor = readonly [
+  seq: number,
+  id: string,
+  fence: number,
+  input: string,
+  inputSum: number,
+  kind: number,
+  key: number | null,
+];
+const HELD_WITH_KEY = `SELECT seq, id, fence + 1, input, input_sum, kind, only_key FROM outlive_jobs NOT INDEXED
+  WHERE state = ${STATE.queued} AND lane = ${LANE.held} AND priority = 0 AND crashes + losses = 0 AND`;
+/** Workers of earlier versions do not count the slots of running rows. */
+const ANY_EARLIER = "SELECT 1 FROM outlive_workers WHERE state IN ('live', 'recovering') AND counts_rows = 0 LIMIT 1";
+const ADMIT = `UPDATE outlive_extras SET place = ${PLACE.taken}, door = NULL WHERE`;
 /** The first jobs of each of these doors, if no key takes turns there. */
 const FIRST_AT = heldAt("k.value", "", "?2 + 0");
 /** The first jobs of each of these keys at one door. */
@@ -107,6 +121,8 @@ export class DoorVisit {
   readonly #texts = new Set<string>();
   /** Jobs that may have an entry in a ring. */
   readonly #ringed = new Set<number>();
+  /** How many jobs were found at the doors of keys, whose slots their claims will take: no row counts them yet. */
+  readonly #found = new Map<number, number>();
   #facts = new Map<number, KeyFacts>();
 
   constructor(db: Database, now: number, { fair }: Marks) {
@@ -120,32 +136,32 @@ export class DoorVisit {
 
   // ---- doors whose jobs count against one key, by number alone
 
-  /** Admits at the doors of which this is known, at most `most`, and adds the jobs to `ready`. `others`: doors that have to be looked at by `run`. */
+  /**
+   * Finds what may be claimed at the doors of which this is known, at most `most`, and adds it to `found`. Nothing of it is written: its claim takes the slot with the
+   * row of the job, and what is not claimed goes through `admitFound`. `others`: doors that have to be looked at by `run`.
+   */
   takePlain(
     doors: readonly number[],
     most: number,
-    ready: number[],
+    found: AtDoor[],
   ): { readonly others: readonly number[]; readonly visited: number } {
+    if (this.#db.sql(ANY_EARLIER).get() !== undefined) return { others: doors, visited: 0 };
     const known: DoorHead[] = [];
     const others: number[] = [];
     for (const door of doors) {
       const head = this.#heads.of(door);
-      if (head === undefined || head.keys === null || head.rank !== 0) others.push(door);
+      if (head === undefined || head.limit === null || head.rank !== 0) others.push(door);
       else known.push(head);
     }
     if (known.length === 0) return { others, visited: 0 };
-    const names = new Map(known.map(({ door, keys }) => [door, namesIn(keys!)[0]!]));
-    const ids = known.map(({ door }) => door);
-    const rooms = new Map<number, number | null>();
-    for (const one of factsOf(this.#db, this.#limits, ids, (id) => names.get(id)![0], false))
-      rooms.set(one.id, roomByNumber(one));
+    const rooms = this.#roomsAt(known);
     const taken = new Map<number, number>();
     const woken: number[] = [];
     let left = most;
     let visited = 0;
-    for (const head of known) {
+    for (const [at, head] of known.entries()) {
       const { door } = head;
-      const room = rooms.get(door)!;
+      const room = rooms[at]!;
       if (room === null) others.push(door);
       else if (left <= 0) woken.push(door);
       else {
@@ -157,47 +173,77 @@ export class DoorVisit {
         left -= count;
       }
     }
-    if (taken.size > 0) this.#admitPlain(taken, ready);
+    if (taken.size > 0) others.push(...this.#find(taken, found));
     wakeKeys(this.#db, woken, this.#now);
     return { others, visited };
   }
 
+  /** The room at each of these doors; null: it is not decided by number alone. */
+  #roomsAt(heads: readonly DoorHead[]): readonly (number | null)[] {
+    const ids = heads.map(({ door }) => door);
+    const taken = takenAt(this.#db, ids);
+    if (taken !== null)
+      return heads.map(({ door, limit }, at) => {
+        const count = taken[at]![0] + (this.#found.get(door) ?? 0);
+        return roomByNumber({ limit: this.#limits.of(limit!), taken: count, heldOffUntil: 0 });
+      });
+    const limits = new Map(heads.map(({ door, limit }) => [door, limit!]));
+    const facts = factsOf(this.#db, this.#limits, ids, (id) => limits.get(id)!, false);
+    const rooms = new Map(facts.map((one) => [one.id, roomByNumber(this.#withFound(one))]));
+    return ids.map((id) => rooms.get(id)!);
+  }
+
+  #withFound(facts: KeyFacts): KeyFacts {
+    const found = this.#found.get(facts.id);
+    return found === undefined ? facts : { ...facts, taken: facts.taken + found };
+  }
+
   /** Takes the next entries of a door. Fewer: there are no others of this rank. */
   #takeNext(head: DoorHead, most: number, taken: Map<number, number>): number {
-    const { door, job: last } = head;
-    let { next, whole } = head;
-    if (next.length < most && !whole) {
-      const rows = this.#db.sqlArrays(NEXT_ENTRIES).all(door, last, READ_AHEAD + most) as unknown as [number][];
-      next = rows.map(([job]) => job);
-      whole = rows.length < READ_AHEAD + most;
+    const { door } = head;
+    // Only what earlier visits have admitted: of what is taken now, some may wait on.
+    if (head.stale >= MAX_STALE_REMEMBERED) {
+      this.#db.sql(REMOVE_UNRANKED_UP_TO).run(door, head.job);
+      head.stale = 0;
     }
-    const count = Math.min(most, next.length);
+    if (head.next.length - head.from < most && !head.whole) {
+      const rows = this.#db.sqlArrays(NEXT_ENTRIES).all(door, head.job, READ_AHEAD + most) as unknown as [number][];
+      head.next = rows.map(([job]) => job);
+      head.from = 0;
+      head.whole = rows.length < READ_AHEAD + most;
+    }
+    const count = Math.min(most, head.next.length - head.from);
     if (count === 0) {
       this.#heads.forget(door);
       return 0;
     }
-    for (let i = 0; i < count; i++) taken.set(next[i]!, door);
-    const job = next[count - 1]!;
-    const stale = head.stale + count;
-    const isFull = stale >= MAX_STALE_REMEMBERED;
-    if (isFull) this.#db.sql(REMOVE_UP_TO).run(door, 0, job);
-    this.#heads.passed({ ...head, job, stale: isFull ? 0 : stale, next: next.slice(count), whole });
+    for (let i = 0; i < count; i++) taken.set((head.job = head.next[head.from++]!), door);
+    head.stale += count;
     return count;
   }
 
-  /** Of these jobs and their doors, those that wait there and count against nothing else. An entry of any other job was stale, or the door has to be looked at by `run`. */
-  #admitPlain(taken: ReadonlyMap<number, number>, ready: number[]): void {
-    const jobs = JSON.stringify([...taken.keys()]);
-    const rows = this.#db.sqlArrays(PLAIN_HELD).all(jobs) as unknown as [job: number, key: number][];
-    const admitted: number[] = [];
-    for (const [job, key] of rows) if (taken.get(job) === key) admitted.push(job);
-    updateRows(this.#db, ADMIT, [], "job", admitted);
-    for (const job of admitted) ready.push(job);
-    if (admitted.length === taken.size) return;
-    const passed = new Set(admitted);
-    const doors = new Set([...taken].flatMap(([job, door]) => (passed.has(job) ? [] : [door])));
+  /**
+   * Of these jobs and their doors, those that wait there and count against nothing else. An entry of any other job was stale, or is for `run`: its door is returned. If
+   * something was found there it is woken instead, because `run` would find that again.
+   */
+  #find(taken: ReadonlyMap<number, number>, found: AtDoor[]): readonly number[] {
+    const jobs = [...taken.keys()].sort((a, b) => a - b);
+    const rejected = new Map(taken);
+    for (const row of readRows<AtDoor>(this.#db, HELD_WITH_KEY, "seq", jobs)) {
+      const key = row[6];
+      if (key === null || taken.get(row[0]) !== key) continue;
+      rejected.delete(row[0]);
+      found.push(row);
+      this.#found.set(key, (this.#found.get(key) ?? 0) + 1);
+    }
+    const doors = [...new Set(rejected.values())];
     for (const door of doors) this.#heads.forget(door);
-    wakeKeys(this.#db, doors, this.#now);
+    wakeKeys(
+      this.#db,
+      doors.filter((door) => this.#found.has(door)),
+      this.#now,
+    );
+    return doors.filter((door) => !this.#found.has(door));
   }
 
   // ---- all doors and gates
@@ -432,7 +478,7 @@ export class DoorVisit {
       const ids = missing.filter((key) => this.#limits.of(this.#names.get(key)![0]).strict === strict);
       if (ids.length === 0) continue;
       for (const facts of factsOf(this.#db, this.#limits, ids, (key) => this.#names.get(key)![0], strict))
-        this.#facts.set(facts.id, facts);
+        this.#facts.set(facts.id, this.#withFound(facts));
     }
   }
 
@@ -444,7 +490,7 @@ export class DoorVisit {
     const db = this.#db;
     this.#leaveRings(admitted, moved);
     if (admitted.length > 0) {
-      db.sql(`${ADMIT} WHERE job IN (SELECT value FROM json_each(?))`).run(JSON.stringify(admitted));
+      db.sql(`${ADMIT} job IN (SELECT value FROM json_each(?))`).run(JSON.stringify(admitted));
     }
     // The wake for the other door has it looked at again: its room may have grown since the facts were read elsewhere.
     const woken = moved.flatMap(({ door }) => (isGate(door) ? [] : [door]));
@@ -481,8 +527,9 @@ export class DoorVisit {
       if (stopped.has(door)) continue;
       const stale = (this.#heads.of(door)?.stale ?? 0) + 1;
       if (stale >= MAX_STALE) this.#db.sql(REMOVE_UP_TO).run(door, rank, job);
-      const keys = isPlain(row) && !this.#facts.get(door)!.limit.strict ? row[7] : null;
-      this.#heads.passed({ door, rank, job, stale: stale >= MAX_STALE ? 0 : stale, keys, next: [], whole: false });
+      const limit = isPlain(row) && !this.#facts.get(door)!.limit.strict ? namesIn(row[7])[0]![0] : null;
+      const left = stale >= MAX_STALE ? 0 : stale;
+      this.#heads.passed({ door, rank, job, stale: left, limit, next: [], from: 0, whole: false });
     }
   }
 
@@ -578,6 +625,12 @@ function group<K, V>(into: Map<K, V[]>, key: K, value: V): void {
   const known = into.get(key);
   if (known) known.push(value);
   else into.set(key, [value]);
+}
+
+/** What `takePlain` found and this worker does not claim is admitted for all workers. */
+export function admitFound(db: Database, jobs: readonly number[]): void {
+  updateRows(db, ADMIT, [], "job", jobs);
+  makeReady(db, jobs);
 }
 
 /** Makes these admitted jobs ready for all workers. */

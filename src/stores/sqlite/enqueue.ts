@@ -16,8 +16,8 @@ const COLUMNS =
 /** Most jobs ask for nothing special. Each value that is bound costs 50 ns, and four of ten are the same for all of those. */
 const INSERT_PLAIN = `INSERT INTO outlive_jobs (${COLUMNS})
   VALUES (0, ${LANE.open}, ?1, 0, ${NO_WORKER}, ?2, ?3, NULL, ?3, ?3, ?3, ?4, NULL, ?5, ?6, 0) ON CONFLICT DO NOTHING`;
-const INSERT = `INSERT INTO outlive_jobs (${COLUMNS})
-  VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6, ?11) ON CONFLICT DO NOTHING`;
+const INSERT = `INSERT INTO outlive_jobs (${COLUMNS}, only_key)
+  VALUES (0, ?7, ?1, ?8, ${NO_WORKER}, ?2, ?3, ?9, ?3, ?3, ?3, ?4, ?10, ?5, ?6, ?11, ?12) ON CONFLICT DO NOTHING`;
 
 /**
  * So many plain jobs in one statement cost 1.7 us each instead of 2.8. It has no conflict clause, which would not say whose id was known: then it
@@ -86,7 +86,20 @@ export function insertJobs(
     const plain = runAt === null && priority === 0 && dedupeKey === null && !extras && !blocks;
     const { changes, lastInsertRowid } = plain
       ? insertPlain.run(kind, epoch, now, id, input, sum)
-      : insert.run(kind, epoch, now, id, input, sum, lane, priority, runAt, dedupeKey, extras || blocks ? 1 : 0);
+      : insert.run(
+          kind,
+          epoch,
+          now,
+          id,
+          input,
+          sum,
+          lane,
+          priority,
+          runAt,
+          dedupeKey,
+          extras || blocks ? 1 : 0,
+          onlyKeyOf(draft),
+        );
     if (changes === 0) return present(db, kind, draft, now);
     if (extras) {
       const job = { job: Number(lastInsertRowid), kind };
@@ -184,6 +197,11 @@ function insertExtras(
   return null;
 }
 
+/** The key whose slot its own row takes when it is claimed at the door (door-visit.ts); null: none, or it counts against more than one. */
+function onlyKeyOf({ keys, fair }: JobDraft): number | null {
+  return keys?.length === 1 && fair === undefined ? keys[0]!.id : null;
+}
+
 /** When a draft is due, in ms of the store's clock; null: at once. A debounced one waits again, but not beyond `latestAt`. */
 function runAtOf({ dedupe, runAt, delayMs }: JobDraft, now: number, latestAt: number | null): number | null {
   if (dedupe?.debounce) return Math.min(now + dedupe.debounce.waitMs, latestAt ?? Number.MAX_SAFE_INTEGER);
@@ -244,7 +262,11 @@ function replace(db: Database, { seq, id }: Pick<Holder, "seq" | "id">, draft: J
   if (draft.expiresMs !== undefined) withExtras(db, seq);
   keepExpiry(db, seq, expiryOf(draft, runAt, now));
   if (keys === undefined) return relocate(db, [seq], now);
-  db.sql("UPDATE outlive_jobs SET extras = 1, lane = ? WHERE seq = ?").run(isReady ? LANE.held : LANE.delayed, seq);
+  db.sql("UPDATE outlive_jobs SET extras = 1, lane = ?, only_key = ? WHERE seq = ?").run(
+    isReady ? LANE.held : LANE.delayed,
+    onlyKeyOf(draft),
+    seq,
+  );
   const door = arrive(db, new Limits(db), { job: seq, kind: before.kind }, { ...draft, keys }, isReady);
   if (door !== null) wakeKeys(db, [door], now);
 }

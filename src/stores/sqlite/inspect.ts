@@ -1,6 +1,7 @@
 // Reading for people: one job whole, pages of jobs, counts. Short reads only; nothing here takes the write lock.
 import type { HistoryEntry, JobDetails, JobState, LogLine } from "../../job/job.ts";
 import { humanBytes } from "../../job/text.ts";
+import { shownWait } from "../../job/waits.ts";
 import type { Inspecting, JobFilter, KindCounts, ListPage, LockHolder, StoreHealth, WorkerSuspects } from "../port.ts";
 import {
   boundSql,
@@ -61,7 +62,7 @@ const COLUMNS = `${JOB_COLUMNS},
   CASE WHEN j.extras = 1 THEN (SELECT p.id FROM outlive_extras e JOIN outlive_jobs p ON p.seq = e.parent WHERE e.job = j.seq) END AS parent,
   CASE WHEN j.outcome = ${OUTCOME.waiting} THEN (SELECT v.step FROM outlive_waits v WHERE v.job = j.seq) END AS wait_step,
   CASE WHEN j.extras = 1 THEN (SELECT e.keys FROM outlive_extras e WHERE e.job = j.seq) END AS keys,
-  CASE WHEN j.lane = ${LANE.held} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door,
+  CASE WHEN j.lane = ${LANE.held} AND j.state = ${STATE.queued} THEN (SELECT ${KEY_AT_DOOR} FROM outlive_extras e WHERE e.job = j.seq) END AS door,
   CASE WHEN j.extras = 1 THEN (SELECT e.latest_at FROM outlive_extras e WHERE e.job = j.seq) END AS latest_at,
   CASE WHEN j.extras = 1 AND j.state = 0 AND j.fence = 0 THEN (SELECT e.expires_at FROM outlive_extras e WHERE e.job = j.seq) END AS expires_at`;
 
@@ -85,7 +86,12 @@ function getJob(db: Database, id: string): JobDetails | null {
     input: storedValue(row.input),
     result: storedValue(row.result),
     progress: storedValue(row.progress),
-    steps: steps.map(({ name, result, at, attempt }) => ({ name, result: storedValue(result), at, attempt })),
+    steps: steps.map(({ name, result, at, attempt }) => ({
+      name: shownWait(name),
+      result: storedValue(result),
+      at,
+      attempt,
+    })),
     history: history(db, row.seq),
     log: log.map((line) => ({ ...line })),
     corrupt: corruptParts(row, steps),
@@ -105,7 +111,7 @@ function corruptParts(job: JobColumns & CheckedJob, steps: readonly StepColumns[
   return [
     ...(inputIsIntact(job) ? [] : ["input"]),
     ...(resultIsIntact(job) ? [] : ["result"]),
-    ...broken.map(({ name }) => `step ${name}`),
+    ...broken.map(({ name }) => `step ${shownWait(name)}`),
   ];
 }
 
@@ -201,7 +207,7 @@ function indexesOf(state: JobState | undefined): readonly string[] | null {
         "outlive_jobs j INDEXED BY outlive_jobs_ready WHERE j.state = 0 AND j.lane = 1",
         "outlive_jobs j INDEXED BY outlive_jobs_suspect WHERE j.state = 0 AND j.lane = 2",
         "outlive_jobs j INDEXED BY outlive_jobs_delayed WHERE j.state = 0 AND j.lane = 0",
-        `outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} CROSS JOIN outlive_jobs j ON j.seq = d.job WHERE j.state = 0 AND j.lane = ${LANE.held}`,
+        `outlive_doors d CROSS JOIN outlive_extras e ON ${AT_DOOR} CROSS JOIN outlive_jobs j ON j.seq = d.job`,
       ];
     case "running":
       return ["outlive_jobs j INDEXED BY outlive_jobs_running WHERE j.state = 1"];

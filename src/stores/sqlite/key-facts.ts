@@ -3,7 +3,7 @@
 import { type KeyFacts, returnedMs, startOf, THROTTLE } from "../../job/limits.ts";
 import { STATE } from "../rows.ts";
 import type { Database } from "./database.ts";
-import { closedUntil, keysIn, Limits, namesIn, type OwnColumns, PLACE, SPENT } from "./keys.ts";
+import { CLAIMED_AT_DOOR, closedUntil, keysIn, Limits, namesIn, type OwnColumns, PLACE, SPENT } from "./keys.ts";
 
 type FactColumns = readonly [
   id: number,
@@ -18,11 +18,12 @@ type FactColumns = readonly [
 ];
 
 const takenIn = (...columns: string[]): string =>
-  columns
-    .map(
+  [
+    `(SELECT count(*) FROM outlive_jobs WHERE only_key = k.value AND ${CLAIMED_AT_DOOR})`,
+    ...columns.map(
       (column) => `(SELECT count(*) FROM outlive_extras WHERE ${column} = k.value AND place > 1 AND place <= ?2 + 0)`,
-    )
-    .join(" + ");
+    ),
+  ].join(" + ");
 /** Whether a job counts against more than one key. If none does, only the first is counted. */
 const ANY_SECOND = "SELECT 1 FROM outlive_extras WHERE key2 IS NOT NULL AND place > 1 LIMIT 1";
 const facts = (
@@ -31,6 +32,16 @@ const facts = (
   FROM json_each(?1) AS k LEFT JOIN outlive_keys o ON o.id = k.value`;
 const FACTS = facts(takenIn("key1", "key2", "key3"));
 const FACTS_OF_FIRST = facts(takenIn("key1"));
+
+const TAKEN_AT = `SELECT ${takenIn("key1", "key2", "key3")} FROM json_each(?1) AS k`;
+const TAKEN_AT_FIRST = `SELECT ${takenIn("key1")} FROM json_each(?1) AS k`;
+
+/** How many jobs count against each of these keys of limits without an order, in their order. Null: a key has something of its own, which `factsOf` knows. */
+export function takenAt(db: Database, ids: readonly number[]): readonly (readonly [number])[] | null {
+  if (db.sql("SELECT 1 FROM outlive_keys LIMIT 1").get() !== undefined) return null;
+  const text = db.sql(ANY_SECOND).get() === undefined ? TAKEN_AT_FIRST : TAKEN_AT;
+  return db.sqlArrays(text).all(JSON.stringify(ids), PLACE.taken) as unknown as [number][];
+}
 
 /** What is stored about these keys, and how many jobs count against them. `strict`: whether they are of strict limits. */
 export function factsOf(

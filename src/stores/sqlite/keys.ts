@@ -23,11 +23,14 @@ const FIRST = 1_000_000;
 export const SPENT = -1_000_000;
 
 /**
- * An entry `d` of a door is that of the job `e` only while the extras of the job say the same; otherwise it is stale, and every reader skips it. Admission
+ * An entry `d` of a door is that of the job `e` only while the extras of the job say the same and the job is held; otherwise it is stale, and every reader skips it. Admission
  * leaves its entries behind and removes those of a key several at a time (door-visit.ts). Removed one by one, each wrote a page of its own: with 1,000
  * keys and 20,000 jobs a drain wrote 1.46 pages per job.
  */
-export const AT_DOOR = "e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank";
+export const AT_DOOR = `e.job = d.job AND e.door = d.door AND e.ring = d.ring AND e.rank = d.rank
+  AND EXISTS (SELECT 1 FROM outlive_jobs h WHERE h.seq = d.job AND h.state = ${STATE.queued} AND h.lane = ${LANE.held})`;
+/** A job with one key that was claimed at its door. Its row is its slot, and its extras stay as they were while it waited: nothing but the row is written. */
+export const CLAIMED_AT_DOOR = `state = ${STATE.running} AND lane = ${LANE.held}`;
 const ENTER = "INSERT INTO outlive_doors (door, ring, rank, job) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING";
 export const LEAVE = "DELETE FROM outlive_doors WHERE door = ? AND ring = ? AND rank = ? AND job = ?";
 
@@ -169,7 +172,8 @@ export function relocate(db: Database, jobs: readonly number[], now: number): vo
       row.job,
     );
     if (isReady) enter(db, at.door, at.ring, rank, row.job);
-    if (row.place >= PLACE.taken) woken.push(...keysIn(row));
+    // One that was claimed at its door is still held there by its extras.
+    if (row.place >= PLACE.held) woken.push(...keysIn(row));
     else if (isReady && !isGate(at.door)) woken.push(at.door);
   }
   wakeKeys(db, woken, now);
@@ -397,6 +401,7 @@ function keyState(db: Database, limits: Limits, row: StateColumns, now: number):
   const taken = ["key1", "key2", "key3"].map((column) =>
     count(`SELECT count(*) AS n FROM outlive_extras WHERE ${column} = ? AND place = ${PLACE.taken} AND place > 1`, id),
   );
+  taken.push(count(`SELECT count(*) AS n FROM outlive_jobs WHERE only_key = ? AND ${CLAIMED_AT_DOOR}`, id));
   const { name: _, ...applies } = { name: limit, ...limits.settingsOf(limit, row) };
   return {
     limit,

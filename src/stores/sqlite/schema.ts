@@ -329,6 +329,28 @@ const RANKED_DOORS: Migration = {
   `,
 };
 
+// A job with one key that is claimed at its door takes its slot with its own row: it runs, and its lane still says that it was held (door-visit.ts). Workers of
+// earlier versions count other rows: while one of them is there, no slot is taken this way, and no other one may come. They could also remove the entry of a job
+// that still waits, so held jobs without one get it again.
+const SLOTS: Migration = {
+  name: "slots of running jobs",
+  sql: `
+  ALTER TABLE outlive_jobs ADD COLUMN only_key INTEGER; -- the key that it counts against, if it has one and takes no turns
+  UPDATE outlive_jobs SET only_key = (SELECT e.key1 FROM outlive_extras e WHERE e.job = seq)
+    WHERE seq IN (SELECT job FROM outlive_extras WHERE ended = 0 AND key1 IS NOT NULL AND key2 IS NULL AND fair IS NULL);
+  CREATE INDEX outlive_jobs_slots ON outlive_jobs (only_key) WHERE state = 1 AND lane = 3;
+  ALTER TABLE outlive_workers ADD COLUMN counts_rows INTEGER NOT NULL DEFAULT 0; -- it knows of these slots
+  CREATE TRIGGER outlive_workers_count_rows BEFORE INSERT ON outlive_workers WHEN NEW.counts_rows = 0 BEGIN
+    SELECT RAISE(ABORT, 'this program is too old for the store; upgrade its outlive package');
+  END;
+  INSERT INTO outlive_key_wakes (key, at) SELECT DISTINCT e.door, 0 FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
+    WHERE e.door > 0 AND j.state = 0 AND j.lane = 3 AND NOT EXISTS (SELECT 1 FROM outlive_key_wakes w WHERE w.key = e.door)
+      AND NOT EXISTS (SELECT 1 FROM outlive_doors d WHERE d.door = e.door AND d.ring = e.ring AND d.rank = e.rank AND d.job = e.job);
+  INSERT INTO outlive_doors (door, ring, rank, job) SELECT e.door, e.ring, e.rank, e.job FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job
+    WHERE e.door IS NOT NULL AND j.state = 0 AND j.lane = 3 ON CONFLICT DO NOTHING;
+  `,
+};
+
 export const MIGRATIONS: readonly Migration[] = [
   {
     name: "core",
@@ -639,6 +661,7 @@ export const MIGRATIONS: readonly Migration[] = [
   PART_PAGES,
   ONE_WAKE,
   RANKED_DOORS,
+  SLOTS,
 ];
 
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -18,7 +18,7 @@ import type { Settling } from "./settle.ts";
 import { admitHeld, type AdmittedHeld, isAnyAtGate, nextRoomInMs } from "./admission.ts";
 import { spendStarts } from "./key-facts.ts";
 import { wakeKeys } from "./keys.ts";
-import { makeReady } from "./door-visit.ts";
+import { admitFound, makeReady } from "./door-visit.ts";
 import { actOnWakes, isFamilyDue } from "./waits.ts";
 import type { Workers } from "./workers.ts";
 
@@ -53,17 +53,23 @@ export function takeTurn(
   // A job with a key is claimed only if it was admitted before, so with none here the claim finds none either.
   const keyed = roomy.size > 0 || marks.fair.size > 0 || isAnyKeyed(db);
   const claimDeps = { db, kinds, marks, front, now };
+  const atDoors = keyed ? roomAtDoors(claimDeps, moreExpired ? NO_ROOM : room) : null;
+  const held = keyed ? admitHeld({ db, kinds, marks, now }, room, roomy, atDoors?.most ?? null) : NONE_ADMITTED;
   const { ahead = 0 } = room;
-  // Also what an admission claims at once: while jobs wait at a gate, nothing is claimed ahead.
   const inSlots =
     ahead > 0 && marks.fair.size > 0 && isAnyAtGate(db, kinds, marks, room) ? { ...room, ahead: 0 } : room;
-  const atDoors = keyed ? roomAtDoors(claimDeps, moreExpired ? NO_ROOM : inSlots) : null;
-  const held = keyed ? admitHeld({ db, kinds, marks, now }, inSlots, roomy, atDoors?.most ?? null) : NONE_ADMITTED;
-  const isDirect = held.toClaim.length > 0 && atDoors?.isClear === true;
-  if (!isDirect && held.toClaim.length > 0) makeReady(db, held.toClaim);
+  const isAny = held.toClaim.length + held.atDoors.length > 0;
+  const isDirect = isAny && atDoors?.isClear === true;
+  if (!isDirect && isAny) {
+    makeReady(db, held.toClaim);
+    admitFound(
+      db,
+      held.atDoors.map(([job]) => job),
+    );
+  }
   const first =
     isDirect && atDoors.before === 0 ? NO_CLAIMS : claimReady(claimDeps, worker, moreExpired ? NO_ROOM : inSlots);
-  const claims = isDirect ? claimAtDoors(claimDeps, worker, inSlots, atDoors, held.toClaim, first) : first;
+  const claims = isDirect ? claimAtDoors(claimDeps, worker, room, atDoors, held, first) : first;
   const rows = claims.claimed.map(({ lease }) => lease.row);
   if (keyed && (held.starts || first !== NO_CLAIMS)) spendStarts(db, rows, now);
   return {
@@ -90,7 +96,7 @@ function leavesRest({ left }: AdmittedHeld, atDoors: AtDoors | null, claimed: nu
 const NO_CLAIMS: Claims = { claimed: [], corrupt: [] };
 const NO_ROOM: Room = { total: 0, kinds: [] };
 const NONE_WOKEN: Woken = { woken: 0, more: false, expiryInMs: null, moreExpired: false };
-const NONE_ADMITTED: AdmittedHeld = { ready: [], toClaim: [], more: false, left: false, starts: true };
+const NONE_ADMITTED: AdmittedHeld = { ready: [], toClaim: [], atDoors: [], more: false, left: false, starts: true };
 
 // A turn without waiting jobs and without keys asks these two, and none of the statements behind them.
 

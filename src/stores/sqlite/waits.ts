@@ -8,7 +8,7 @@ import type { ReadSignal, Signal, SignalAnswer } from "../port.ts";
 import { LANE, NO_TIMEOUT, OUTCOME, STATE, jobOutcomes, type OutcomeColumns } from "../rows.ts";
 import { endBlock, endBlocks } from "./blocks.ts";
 import { checksumOf, checksumOrNull, stepOwner } from "./checksums.ts";
-import { type Database, updateRows } from "./database.ts";
+import { type Database, readRows, updateRows } from "./database.ts";
 import { type Kinds, rerun } from "./enqueue.ts";
 import { keysIn, PLACE, relocate } from "./keys.ts";
 
@@ -111,9 +111,12 @@ function wakeWatchers(db: Database, job: number, now: number): void {
   );
 }
 
-const TO_END =
-  "SELECT job, parent, watched, key1, key2, key3 FROM outlive_extras WHERE job IN (SELECT value FROM json_each(?))";
-const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL`;
+/** A job that was claimed at its door and that nothing waits for: its slot was its row, and of its extras nothing has to be written. */
+const AT_DOOR_ALONE = `place = ${PLACE.held} AND key2 IS NULL AND parent IS NULL AND watched = 0`;
+const TO_END = `SELECT job, parent, watched, key1, key2, key3 FROM outlive_extras WHERE NOT (${AT_DOOR_ALONE}) AND`;
+/** As one text: the rows as such cost twice as much. */
+const KEYS_ALONE = `SELECT json_group_array(key1) FROM outlive_extras WHERE ${AT_DOOR_ALONE} AND`;
+const END_ALL = `UPDATE outlive_extras SET ended = 1, place = ${PLACE.away}, door = NULL WHERE`;
 
 const ANY_TO_END =
   "SELECT EXISTS (SELECT 1 FROM outlive_blocks) AS blocks, EXISTS (SELECT 1 FROM outlive_reruns) AS reruns";
@@ -123,7 +126,7 @@ export function endAll(db: Database, jobs: readonly number[], now: number): read
   const list = JSON.stringify(jobs);
   const { blocks, reruns } = db.sql(ANY_TO_END).get() as { blocks: number; reruns: number };
   if (blocks === 1) endBlocks(db, list);
-  const rows = db.sqlArrays(TO_END).all(list) as unknown as Ended[];
+  const rows = readRows<Ended>(db, TO_END, "job", jobs);
   const ended = rows.map(([job]) => job);
   updateRows(db, END_ALL, [], "job", ended);
   // One wake for all children of a parent: nothing acts on it before all of them have ended. With one for each a child took 12.2 us of CPU instead of 8.7.
@@ -137,7 +140,9 @@ export function endAll(db: Database, jobs: readonly number[], now: number): read
     db.sql(
       "INSERT INTO outlive_wakes (job, at) SELECT r.job, ? FROM json_each(?) AS i CROSS JOIN outlive_reruns r ON r.job = i.value",
     ).run(now, list);
-  return rows.flatMap(([, , , key1, key2, key3]) => (key1 === null ? [] : keysIn({ key1, key2, key3 })));
+  const keys = readRows<[string]>(db, KEYS_ALONE, "job", jobs).flatMap(([text]) => JSON.parse(text) as number[]);
+  for (const [, , , key1, key2, key3] of rows) if (key1 !== null) keys.push(...keysIn({ key1, key2, key3 }));
+  return keys;
 }
 
 type Ended = readonly [

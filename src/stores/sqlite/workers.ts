@@ -155,7 +155,7 @@ export class Workers {
     const { lastInsertRowid } = this.#db
       .sql(
         `INSERT INTO outlive_workers (id, state, host, boot_id, namespace, pid, start_ticks, predecessor, version, epoch, lease_ms, concurrency, kinds,
-           lock_name, lock_identity, started_at, heartbeat_at) VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+           lock_name, lock_identity, started_at, heartbeat_at, counts_rows) VALUES (?, 'live', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
       )
       .run(
         worker.id,

@@ -1,12 +1,12 @@
 // What the port promises about the rows of a block: each counts once, by its mark or with its block, however the block ends and however often it
 // is repeated; and what they leave behind is kept with them.
 import assert from "node:assert/strict";
-import type { OutputPart, RowEnds, RowSums } from "../../job/batches.ts";
+import { decodeBlock, type OutputPart, type RowEnds, type RowSums } from "../../job/batches.ts";
 import type { ClaimedJob, KindSettings } from "../../job/job.ts";
 import type { Change } from "../../job/transitions.ts";
 import type { AttemptWrite, Settlement } from "../../stores/port.ts";
 import { CommitControl } from "../../worker/run.ts";
-import { type BatchFixture, batchSpecifier, blocksOf, failedRow, ZERO } from "./batch-fixture.ts";
+import { type BatchFixture, batchDraft, batchSpecifier, blocksOf, failedRow, ZERO } from "./batch-fixture.ts";
 import {
   answers,
   expireOnce,
@@ -356,7 +356,7 @@ export function specifyBatchRows(specify: Specify): void {
         [await batches.outputFiles("x"), await batches.outputs("x", 1, "f", null, 1)],
         [[], { blocks: [], next: null }],
       );
-      await batches.setOutputs("b", '{"f":1}');
+      await batches.setOutputs("b", 1, '{"f":1}');
       assert.equal((await on.get("b")).outputs, '{"f":1}');
       assert.deepEqual(await on.sums("b"), { ...ZERO, succeeded: 6 });
     },
@@ -413,6 +413,46 @@ export function specifyBatchRows(specify: Specify): void {
     assert.deepEqual(await batches.failures("x", 1, null, 2), []);
     const { row: _, ...kept } = failedRow(1, 10);
     assert.deepEqual(rest[0]!.rows, [kept]);
+  });
+
+  onBatches("all blocks come in their order, in pages, with marks, states and what failed of them", async (on) => {
+    const { batches } = on;
+    await batches.open(batchDraft("b"));
+    const rejected = { number: 5, job: null, rows: 0, rejected: [failedRow(0, 11)] };
+    await batches.append("b", 1, [...blocksOf("b", [2, 2, 2, 2, 2]), rejected]);
+    const worker = await on.fixture.worker("w");
+    const jobs = await worker.claim(4);
+    await worker.settle(
+      withRows(SETTLE.succeed(jobs[0]!), { failed: [failedRow(1, 2)] }),
+      SETTLE.failForGood(jobs[1]!),
+      SETTLE.succeed(jobs[2]!),
+    );
+    await worker.record(jobs[3]!, { type: "rows", ends: { succeeded: [1], failed: [], outputs: [] } });
+    const first = await batches.blocks("b", 1, null, 4);
+    const rest = await batches.blocks("b", 1, 3, 4);
+    assert.deepEqual(
+      [...first, ...rest].map(({ number, rows, job }) => [
+        number,
+        rows.map(({ line }) => line),
+        job?.state,
+        job?.marks,
+      ]),
+      [
+        [0, [2], "succeeded", "01"],
+        [1, [], "dead", "00"],
+        [2, [], "succeeded", "00"],
+        [3, [], "running", "01"],
+        [4, [], "queued", "00"],
+        [5, [11], undefined, undefined],
+      ],
+    );
+    assert.equal(first[1]!.job!.error?.message !== undefined, true);
+    assert.equal(first[2]!.job!.input, blocksOf("b", [2, 2, 2])[2]!.job!.input, "that of a block that has succeeded");
+    assert.deepEqual(
+      decodeBlock(rest[0]!.job!.input).rows.map(({ line }) => line),
+      [9, 10],
+    );
+    assert.deepEqual([await batches.blocks("b", 1, 5, 4), await batches.blocks("x", 1, null, 4)], [[], []]);
   });
 
   onBatches("texts of any alphabet, and errors with all of their parts, are kept as they are", async (on) => {

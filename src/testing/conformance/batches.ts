@@ -354,7 +354,7 @@ export function specifyBatches(specify: Specify): void {
       const [dead, fine] = await worker.claim(2);
       await worker.settle(SETTLE.failForGood(dead!), SETTLE.succeed(fine!));
       await on.settle();
-      await batches.setOutputs("b", '{"a.csv":{}}');
+      await batches.setOutputs("b", 1, '{"a.csv":{}}');
       assert.equal(await batches.reopen("b", 2, round), false, "that round is not there");
       assert.deepEqual((await Promise.all([batches.reopen("b", 1, round), batches.reopen("b", 1, round)])).sort(), [
         false,
@@ -368,6 +368,8 @@ export function specifyBatches(specify: Specify): void {
         ["open", 2, 0, 0, ZERO, earlier, null],
       );
       assert.deepEqual([opened.sealedAt, opened.endedAt, opened.outputs], [null, null, '{"a.csv":{}}']);
+      await batches.setOutputs("b", 1, '{"late.csv":{}}');
+      assert.equal((await on.get("b")).outputs, '{"a.csv":{}}', "those of an earlier round replace nothing");
       assert.deepEqual(await batches.append("b", 1, blocksOf("b", [1], { from: 7 })), { is: "closed", state: "open" });
       const again = blocksOf("b", [2], { round: 2 });
       assert.deepEqual(await batches.append("b", 2, again), { is: "appended", blocks: 1, rows: 2 });
@@ -383,6 +385,55 @@ export function specifyBatches(specify: Specify): void {
         "what failed in the first round is still there",
       );
       assert.deepEqual(await batches.failures("b", 2, null, 10), []);
+    },
+  );
+
+  onBatches(
+    "a later round that is aborted before it has all of its rows takes those that failed, and ends when it is sealed",
+    async (on) => {
+      const { fixture, batches } = on;
+      await on.submit("b", [2, 2]);
+      const worker = await fixture.worker("w");
+      await worker.settle(...(await worker.claim(2)).map((job) => SETTLE.failForGood(job)));
+      await on.settle();
+      await batches.reopen("b", 1, draft({ id: "b:round:2", kind: "sms" }));
+      await batches.append("b", 2, blocksOf("b", [2], { round: 2 }));
+      assert.equal(await batches.abort("b"), "aborting");
+      await on.tendAll();
+      assert.deepEqual(await on.sums("b"), { ...ZERO, aborted: 2 });
+      assert.deepEqual(await on.settle(), [], "two rows are missing");
+      const end = { batch: "b", round: 2, from: "aborting", to: "aborted", follow: [] } as const;
+      assert.equal(await batches.finish(end), false, "two rows are missing");
+      const closed = { is: "closed", state: "aborting" };
+      const rest = { number: 1, job: null, rows: 0, rejected: [failedRow(0, 3), failedRow(0, 4)] };
+      assert.deepEqual(await batches.append("b", 2, blocksOf("b", [1], { round: 2, from: 1 }), true), closed);
+      assert.deepEqual(
+        await batches.append("b", 2, [rest]),
+        closed,
+        "a process that fills the round cuts other blocks",
+      );
+      assert.deepEqual(await batches.append("b", 1, [rest], true), closed);
+      const moved = { is: "moved", blocks: 1, rows: 2, added: 0 };
+      assert.deepEqual(await batches.append("b", 2, [{ ...rest, number: 2 }], true), moved);
+      assert.deepEqual(await batches.append("b", 2, [rest], true), { is: "appended", blocks: 1, rows: 2 });
+      assert.equal(await batches.seal("b", 1), "aborting");
+      assert.deepEqual([...(await on.settle()), (await on.get("b")).sealedAt], [null]);
+      assert.equal(await batches.seal("b", 2), "aborting");
+      assert.equal((await on.get("b")).sealedAt, fixture.clock.now());
+      assert.deepEqual(await batches.append("b", 2, [{ ...rest, number: 2 }], true), closed);
+      assert.deepEqual(await on.sums("b"), { ...ZERO, failed: 2, aborted: 2 });
+      assert.deepEqual(await on.settle(), ["b"]);
+      assert.equal((await on.get("b")).state, "aborted");
+      assert.deepEqual(await fixture.states("b:done:2"), ["queued"]);
+      const [failed] = await batches.failures("b", 2, null, 10);
+      assert.deepEqual(
+        failed!.rows.map(({ line, error }) => [line, error.message]),
+        [
+          [3, "line 3 is wrong"],
+          [4, "line 4 is wrong"],
+        ],
+      );
+      await on.assertConsistent();
     },
   );
 

@@ -397,7 +397,8 @@ export function specifyCollections(specify: Specify): void {
       series: "files",
       ordinal: 2,
       reason: "too large",
-      blob: "parked/x",
+      // Its name says what the message announces.
+      blob: "parked/x/0a.total-160",
       bytes: 7,
     };
     const bare = { ...one, id: "p2", collection: null, series: null, ordinal: null, blob: null };

@@ -242,6 +242,18 @@ function specifyTurnsNextToPlainJobs(specify: Specify): void {
     },
   );
 
+  specify("of a fair kind nothing is claimed ahead while jobs wait at its gate", async (fixture) => {
+    await fixture.declare(kind("mail", { fair: true }));
+    await fixture.enqueue(...names("a", 6).map((id) => by("acme", id)), ...names("b", 2).map((id) => by("bolt", id)));
+    const worker = await fixture.worker("w");
+    const room = { kinds: [{ kind: "mail", room: 2, ahead: true, fair: true }], ahead: 3 };
+    for (let turn = 0; turn < 2; turn++) {
+      assert.deepEqual(idsOf(await worker.claim({ ...room, total: 0 })), []);
+      const claimed = idsOf(await worker.claim({ ...room, total: 2 }));
+      assert.deepEqual([countOf(claimed, "a"), countOf(claimed, "b")], [1, 1], claimed.join(" "));
+    }
+  });
+
   specify("plain jobs that came later do not pass what waits at a gate", async (fixture) => {
     await fixture.declare(kind("mail", { fair: true }), kind("sms"));
     await fixture.enqueue(...names("a", 5).map((id) => by("acme", id)), ...names("b", 5).map((id) => by("bolt", id)));

@@ -108,6 +108,11 @@ export class Fixture {
     return store;
   }
 
+  /** Whether heartbeats of idle workers poll. */
+  get polls(): boolean {
+    return this.#stores.polls === true;
+  }
+
   /** The user's side of `commit` and `transact`; null: the store has none, and the test is skipped. */
   user(): UserWrites | null {
     if (this.#stores.user === undefined) this.t.skip("this store has no commit");

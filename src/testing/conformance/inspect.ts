@@ -1,7 +1,7 @@
 // What the port promises to readers: whole jobs, pages without gaps, correct counts, incidents as they were written.
 import assert from "node:assert/strict";
 import { ErrorCode } from "../../job/errors.ts";
-import type { JobFilter, KindCounts } from "../../stores/port.ts";
+import type { JobFilter, KindCounts, Pending } from "../../stores/port.ts";
 import { kind, names, roomFor, type Fixture, SETTLE, type Specify } from "./fixture.ts";
 
 export function specifyInspect(specify: Specify): void {
@@ -253,6 +253,42 @@ export function specifyInspect(specify: Specify): void {
       const { nextInMs } = await upkeep.pending(["mail"]);
       assert.ok(nextInMs !== null && nextInMs > 0 && nextInMs <= 60_000, `in ${nextInMs} ms`);
       await fixture.clock.advance(60_001);
+      assert.equal(await isPending(), true);
+    },
+  );
+
+  specify(
+    "what a heartbeat of an idle worker finds, if it polls: ready jobs of any kind, jobs that are due, wakes, cancels",
+    async (fixture) => {
+      const { store, clock } = fixture;
+      const polled = async (id = "other", pollMs = 1_000): ReturnType<typeof store.beat> =>
+        store.beat(id, { loopLagMs: 0, pollMs });
+      const worker = await fixture.worker("w");
+      await fixture.worker("other");
+      assert.equal((await polled()).pending !== undefined, fixture.polls, "as its tests declare");
+      if (!fixture.polls) return;
+      const poll = async (): Promise<Pending> => (await polled()).pending!;
+      const isPending = async (): Promise<boolean> => (await poll()).now;
+      assert.deepEqual(await poll(), { now: false, nextInMs: null });
+      await fixture.enqueue("a");
+      assert.equal(await isPending(), true);
+      await store.operate.setPaused("mail", true);
+      assert.equal(await isPending(), true, "it costs less to find out by a turn");
+      await store.operate.setPaused("mail", false);
+      const [a] = await worker.claim(roomFor(1, ["mail"]));
+      assert.equal(await isPending(), false);
+      assert.equal((await polled("w")).pending, undefined, "it holds a job");
+      assert.equal((await polled("nobody")).pending, undefined);
+      assert.equal((await store.beat("other", { loopLagMs: 0 })).pending, undefined, "it was not asked to poll");
+      await store.operate.cancel("a", "ann");
+      assert.equal(await isPending(), true);
+      await worker.turn([SETTLE.succeed(a!)], roomFor(0, []));
+      await worker.claim(roomFor(0, []));
+      assert.equal(await isPending(), false);
+      await fixture.enqueue({ id: "later", kind: "sms", delayMs: 60_000 });
+      const { nextInMs } = await poll();
+      assert.ok(nextInMs !== null && nextInMs > 0 && nextInMs <= 60_000, `in ${nextInMs} ms`);
+      await clock.advance(60_001);
       assert.equal(await isPending(), true);
     },
   );

@@ -96,6 +96,8 @@ export interface ConformanceStores {
   readonly reclaim?: () => Promise<void>;
   /** What a restore does to the rows, behind the back of every connection. Left out: those tests are skipped. */
   readonly restore?: Restore;
+  /** Heartbeats of idle workers poll (`BeatAnswer.pending`). Omitted: their turns are their polls. */
+  readonly polls?: true;
 }
 
 /** Restores an earlier state of a store, as from a backup. */

@@ -118,7 +118,7 @@ export function specifyWorkers(specify: Specify): void {
   );
 
   specify(
-    "HR-11 a beat returns the count and the digest of what the worker holds, which are its own as long as both know the same leases",
+    "HR-11 HR-19 a beat returns the count and the digest of what the worker holds, which are its own as long as both know the same leases",
     async (fixture) => {
       await fixture.enqueue(...Array.from({ length: 40 }, (_, i) => `j${i}`));
       const worker = await fixture.worker("w");

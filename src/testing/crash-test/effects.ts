@@ -3,7 +3,7 @@
 // can die of what comes next.
 import { subscribe } from "node:diagnostics_channel";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
-import { WAIT_PREFIX } from "../../job/waits.ts";
+import { shownWait, WAIT_PREFIX } from "../../job/waits.ts";
 import type { Broker } from "../../stores/broker.ts";
 import type { Lease } from "../../job/lease.ts";
 import { withVerbs } from "../../stores/observed.ts";
@@ -135,12 +135,14 @@ export function tellingStore(store: Store, nameOf: NameOf, reached: Reached): St
     for (const { name, wait } of ours)
       reached(
         wait
-          ? `after the wait ${wait.step} began, before it was stored${name}`
+          ? `after the wait ${shownWait(wait.step)} began, before it was stored${name}`
           : `after the handler returned, before that was settled${name}`,
       );
     const answer = await store.turn(worker, settlements, room);
     for (const { name, wait } of ours)
-      reached(wait ? `after the wait ${wait.step} was stored${name}` : `after the settlement was durable${name}`);
+      reached(
+        wait ? `after the wait ${shownWait(wait.step)} was stored${name}` : `after the settlement was durable${name}`,
+      );
     for (const claimed of answer.claimed.filter(isOurs))
       reached(`after the claim, before the handler ran${nameOf(claimed.lease.jobId)!}`);
     return answer;
@@ -269,7 +271,7 @@ function beforeKept(name: string): string {
   const mark = markOf(name);
   if (mark !== null) return `before it was marked that ${mark}`;
   return name.startsWith(WAIT_PREFIX)
-    ? `after the wait ${name} ended, before that was kept`
+    ? `after the wait ${shownWait(name)} ended, before that was kept`
     : `after step "${name}" returned, before its result was kept`;
 }
 
@@ -277,7 +279,7 @@ function afterKept(name: string): string {
   const mark = markOf(name);
   if (mark !== null) return `after it was marked that ${mark}`;
   return name.startsWith(WAIT_PREFIX)
-    ? `after the end of the wait ${name} was kept`
+    ? `after the end of the wait ${shownWait(name)} was kept`
     : `after the result of step "${name}" was kept`;
 }
 

@@ -58,11 +58,12 @@ serve({
     await ended.promise;
     // A stop does not wait for the last completions: what it leaves stays locked for four hours.
     for (let tries = 0; (await left()) > 0; tries++) {
-      if (tries > 500) throw new Error(`graphile-worker has left ${await left()} jobs`);
-      await delay(20);
+      if (tries > 5_000) throw new Error(`graphile-worker has left ${await left()} jobs`);
+      await delay(2);
     }
+    const endedMs = monoMs();
     await executor.stop();
-    return { marks };
+    return { marks, endedMs };
   },
   inFlight: (asked: { count: number; width: number }) => inFlight(asked, (n) => utils.addJob("noop", { n })),
 });

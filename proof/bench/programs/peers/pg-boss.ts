@@ -40,14 +40,21 @@ serve({
   go: async () => {
     const marks: number[] = [];
     let handled = 0;
+    let marked = 0;
     const ended = Promise.withResolvers<void>();
+    // It asks for a batch when the one before is completed in the store.
+    const mark = (): void => {
+      for (; marked + every <= handled; marked += every) marks.push(monoMs());
+    };
     await boss.work("noop", work, async (jobs) => {
-      for (const _ of jobs) if (++handled % every === 0) marks.push(monoMs());
+      mark();
+      handled += jobs.length;
       if (handled >= filled) ended.resolve();
     });
     await ended.promise;
     // Waits for the last completion.
     await boss.offWork("noop");
+    mark();
     return { marks };
   },
   inFlight: (asked: { count: number; width: number }) => inFlight(asked, (n) => boss.send("noop", { n })),

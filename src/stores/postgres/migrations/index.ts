@@ -13,6 +13,7 @@ import { core } from "./core.ts";
 import { enqueueWithLimits, formerEnqueue } from "./enqueue.ts";
 import { families } from "./families.ts";
 import { fairness, rings } from "./fairness.ts";
+import { handedSlots } from "./handed-slots.ts";
 import { heldInBulk } from "./held-in-bulk.ts";
 import { inputHash } from "./input-hash.ts";
 import { keys } from "./keys.ts";
@@ -74,6 +75,7 @@ export const MIGRATIONS: readonly Migration[] = [
   inputHash,
   loneBatches,
   boundedWakes,
+  handedSlots,
 ];
 
 /**

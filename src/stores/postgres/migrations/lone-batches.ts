@@ -202,7 +202,7 @@ function noteMoveOfBlocks(schema: string): string {
 }
 
 /** As it was; jobs that have no row in extras cost a look for it. */
-function noteEndsWithoutExtras(schema: string): string {
+export function noteEndsWithoutExtras(schema: string): string {
   return noteEndsWithoutWakes(schema)
     .replace(
       "    WITH own AS (UPDATE",

@@ -7,42 +7,6 @@ export const ADMISSION = /* lua */ `
 local KEYS_PER_TURN, ROUNDS_PER_TURN, RING_SIZE = 200, 4, 4503599627370496
 -- How many jobs it looks at behind all doors and at each gate: without a bound for all doors together, 200 keys with room for 100 jobs each took 280 ms.
 local heldPerTurn = nil
-local facts = {}
-local function factsOf(key)
-  local f = facts[key.id]
-  if f then return f end
-  -- The gate of a kind for which this worker has no room.
-  if K.isGate(key.id) then f = {id = key.id, bound = 0, taken = 0, unclaimed = 0, off = 0}
-  else
-    local l = K.limit(key.limit)
-    local v = call('HMGET', T .. 'key:' .. key.id, 'running', 'interval', 'burst', 'arrival', 'until', 'pa', 'pu')
-    f = {id = key.id, strict = l.strict, interval = tonumber(v[2] or nil) or l.interval, burst = tonumber(v[3] or nil) or l.burst,
-      arrival = tonumber(v[4] or 0), off = tonumber(v[5] or 0)}
-    if v[6] then f.off = math.max(f.off, tonumber(v[7] or nil) or math.huge) end
-    f.bound = tonumber(v[1] or nil) or l.running or math.huge
-    if l.strict and f.bound > 1 then f.bound = 1 end
-    f.taken = call('SCARD', settled(T .. 'kt:' .. key.id)) + (l.strict and call('SCARD', T .. 'kb:' .. key.id) or 0)
-    f.unclaimed = f.interval and call('SCARD', settled(T .. 'ku:' .. key.id)) or 0
-  end
-  facts[key.id] = f
-  return f
-end
-local function opensByRate(f)
-  if not f.interval then return 0 end
-  local spare = f.burst - 1 - f.unclaimed
-  if spare < 0 then return nil end
-  return math.ceil(math.max(now, f.arrival) - spare * f.interval)
-end
-local function hasRoom(f)
-  local byRate = opensByRate(f)
-  return f.taken < f.bound and byRate ~= nil and math.max(byRate, f.off) <= now
-end
-local function opensAt(f)
-  local byRate = opensByRate(f)
-  if byRate == nil or f.taken >= f.bound then return nil end
-  local opens = math.max(byRate, f.off)
-  return opens > now and opens < math.huge and opens or nil
-end
 local rings = {}
 local function moveTo(j, door, place)
   J.leave(j)
@@ -190,7 +154,8 @@ local function atDoor(door, most)
   local of = {door = door}
   for _, key in ipairs(K.list(head)) do if key.id == door then
     local f = factsOf(key)
-    local room = math.max(1, f.bound - f.taken)
+    local room = roomAt(f)
+    of.facts = f
     of.wanted, of.isCut = math.min(most, room), most < room
   end end
   local ring = inTurns and ringAt(door, of.wanted)
@@ -278,6 +243,8 @@ function K.admit(total, most)
   for _, of in ipairs(looked) do
     local more = #of.list >= of.wanted or of.isShort
     if more and (of.moved or ((of.isCut or of.isShort) and of.some)) then K.wake(of.door) end
+    local opens = more and opensAt(of.facts)
+    if opens then call('ZADD', T .. 'kd', int(opens), of.door) end
   end
   local demand, cut = false, false
   for _, gate in ipairs(gates) do

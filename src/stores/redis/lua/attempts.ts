@@ -211,7 +211,9 @@ if #chosen > 0 then
     local n, text = kinds[row] or only, int(row)
     local of, v, isPlain = Q.nextOf(c, rank)
     if not v and not jobs[row] then R.remove(n, rank)
-    elseif isPlain and jobs[row] == nil then Q.take(c, w, n, rank, of, v)
+    elseif isPlain and jobs[row] == nil then
+      Q.take(c, w, n, rank, of, v)
+      R.remove(n, rank)
     elseif left == 0 then Q.isCut = true break
     else
       left = left - 1

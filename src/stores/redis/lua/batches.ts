@@ -20,12 +20,18 @@ local OPEN, SEALED, ABORTING = '0', '1', '2'
 ${showing(KEYS)}
 `;
 
+/** A later round that is aborted while it is filled (\`isFilling\`) is sealed when it has all of its rows. */
+const FILLS = /* lua */ `
+local function isFilling(state, round, sealed) return state == ABORTING and round ~= '1' and not sealed end
+`;
+
 const END = /* lua */ `
+${FILLS}
 -- Can end, and will by the next that looks.
 local function isComplete(n)
-  local v = call('HMGET', T .. 'b:' .. n, 'state', 'rows', 'succeeded', 'failed', 'quarantined', 'aborted')
+  local v = call('HMGET', T .. 'b:' .. n, 'state', 'rows', 'succeeded', 'failed', 'quarantined', 'aborted', 'round', 'sealed')
   local ended = tonumber(v[3]) + tonumber(v[4]) + tonumber(v[5]) + tonumber(v[6])
-  return (v[1] == SEALED or v[1] == ABORTING) and ended == tonumber(v[2]), ended
+  return (v[1] == SEALED or v[1] == ABORTING) and ended == tonumber(v[2]) and not isFilling(v[1], v[7], v[8]), ended
 end
 local function touch(n) call('ZADD', T .. 'bw', n, n) end
 `;
@@ -55,18 +61,21 @@ return {1, show(n)}
 
 export const APPEND_BLOCKS = /* lua */ `
 ${SHOW_BATCH}
+${FILLS}
 local id, round, asNext = arg(), arg(), arg()
-local blocks = {}
+local blocks, jobs = {}, false
 for i = 1, num() do
   local one = {number = arg(), rows = num(), rejected = {}}
   one.job = D.readAll()[1]
+  jobs = jobs or one.job ~= nil
   for r = 1, num() do one.rejected[r] = B.readRow() end
   blocks[i] = one
 end
 local n = numberOf(id)
 if not n then return {'missing'} end
-local batch = call('HMGET', T .. 'b:' .. n, 'state', 'round', 'held', 'blocks', 'rows')
-if batch[1] ~= OPEN or batch[2] ~= round then return {'closed', batch[1]} end
+local batch = call('HMGET', T .. 'b:' .. n, 'state', 'round', 'held', 'blocks', 'rows', 'sealed')
+local takes = batch[1] == OPEN or asNext == '1' and not jobs and isFilling(batch[1], batch[2], batch[6])
+if not takes or batch[2] ~= round then return {'closed', batch[1]} end
 if asNext == '1' and blocks[1] and tonumber(batch[4] or 0) ~= tonumber(blocks[1].number) then
   return {'moved', tonumber(batch[4] or 0), tonumber(batch[5] or 0)}
 end
@@ -116,9 +125,15 @@ local entry = readEntry()
 local id, round = arg(), arg()
 local n = numberOf(id)
 if not n then return '' end
-local v = call('HMGET', T .. 'b:' .. n, 'state', 'round', 'held')
-if v[1] ~= OPEN or v[2] ~= round then return v[1] end
+local v = call('HMGET', T .. 'b:' .. n, 'state', 'round', 'held', 'sealed')
+if v[2] ~= round or v[1] ~= OPEN and not isFilling(v[1], v[2], v[4]) then return v[1] end
 wrote = true
+if v[1] == ABORTING then
+  call('HSET', T .. 'b:' .. n, 'sealed', int(now))
+  touch(n)
+  audit(entry, 1)
+  return ABORTING
+end
 call('HSET', T .. 'b:' .. n, 'state', SEALED, 'sealed', int(now), 'held', '0', 'tended', '-1', 'tending', v[3] == '1' and 'release' or '')
 touch(n)
 if v[3] == '1' then call('ZADD', T .. 'bx', n, n) end
@@ -254,7 +269,7 @@ return 1
 
 export const SET_OUTPUTS = /* lua */ `
 local n = call('HGET', T .. 'bi', arg())
-if not n then return 0 end
+if not n or call('HGET', T .. 'b:' .. n, 'round') ~= arg() then return 0 end
 wrote = true
 call('HSET', T .. 'b:' .. n, 'outputs', arg())
 return 1
@@ -320,17 +335,25 @@ return {gone, (more or call('EXISTS', T .. 'bd') == 1) and 1 or 0, #ended == ${2
 export const GET_BATCHES = SHOW_BATCH + GET_SHOWN;
 export const LIST_BATCHES = SHOW_BATCH + listing(KEYS);
 
-/** Of each block: its number, its failures, and if it ended as a whole its size, its marks, its state, its input and its error. */
-export const FAILED_BLOCKS = /* lua */ `
-local id, round, after, limit = arg(), arg(), arg(), num()
+/** Of each block that failed, or of each: its number, its failures, and if it failed as a whole, or each is asked for, its size, marks, state, kind, input and error. */
+export const READ_BLOCKS = /* lua */ `
+local id, round, after, limit, all = arg(), arg(), arg(), num(), opt()
 local n = call('HGET', T .. 'bi', id)
 if not n then return {} end
+local blocks = T .. 'bb:' .. n .. ':' .. round
+local numbers = {}
+if all then
+  local found = call('ZRANGEBYSCORE', blocks, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 2, #found, 2 do numbers[i / 2] = found[i] end
+else
+  numbers = call('ZRANGEBYSCORE', T .. 'bf:' .. n .. ':' .. round, '(' .. after, '+inf', 'LIMIT', 0, limit)
+end
 local list = {}
-for i, number in ipairs(call('ZRANGEBYSCORE', T .. 'bf:' .. n .. ':' .. round, '(' .. after, '+inf', 'LIMIT', 0, limit)) do
-  local row = tonumber(call('ZRANGEBYSCORE', T .. 'bb:' .. n .. ':' .. round, number, number)[1])
+for i, number in ipairs(numbers) do
+  local row = tonumber(call('ZRANGEBYSCORE', blocks, number, number)[1])
   local j = row and row > 0 and J.get(row)
   local whole = ''
-  if j and (j.state == 3 or j.state == 5) then
+  if j and (all or j.state == 3 or j.state == 5) then
     whole = {j.d.bs, j.d.mk or '', j.state, kindOf(j.kind).name, J.input(row), j.d.ex or ''}
   end
   list[i] = {number, call('LRANGE', concat({T .. 'br:' .. n, round, number}, ':'), 0, -1), whole}

@@ -12,11 +12,76 @@
 // (arrival), its hold-off (until), its pause (pa, pu, why) and where its ring stands (rat, rsv). `ko` lists the keys that have settings, by limit and
 // key; `ki` all others with such a hash, by when they may be idle.
 
-export const KEYS = /* lua */ `
+/** Limits, and what is known of a key. */
+export const KEY_FACTS = /* lua */ `
 K = {}
 local FIELD = '\\31'
 function K.gate(kind) return '-' .. int(kind) end
 function K.isGate(door) return sub(door, 1, 1) == '-' end
+local limits = {}
+function K.limit(name)
+  local l = limits[name]
+  if l then return l end
+  local v = call('HGET', T .. 'limits', name)
+  if v then
+    local running, interval, burst, strict = string.match(v, '^(.*)|(.*)|(.*)|(.*)$')
+    l = {running = tonumber(running), interval = tonumber(interval), burst = tonumber(burst), strict = strict == '1'}
+  else
+    local every = string.match(name, '^throttle/(%d+)$')
+    l = {interval = tonumber(every), burst = 1, strict = false}
+    -- Of a schedule whose occurrences queue (impliedSettings in job/limits.ts).
+    if name == 'schedule/queue' then l = {running = 1, burst = 1, strict = true} end
+  end
+  limits[name] = l
+  return l
+end
+local facts, hasHashes = {}, nil
+local function factsOf(key)
+  local f = facts[key.id]
+  if f then return f end
+  -- The gate of a kind for which this worker has no room.
+  if K.isGate(key.id) then f = {id = key.id, bound = 0, taken = 0, unclaimed = 0, off = 0}
+  else
+    local l = K.limit(key.limit)
+    -- Most stores have neither keys with settings nor rates.
+    if hasHashes == nil then hasHashes = call('EXISTS', T .. 'ko', T .. 'ki') > 0 end
+    local v = hasHashes and call('HMGET', T .. 'key:' .. key.id, 'running', 'interval', 'burst', 'arrival', 'until', 'pa', 'pu') or {}
+    f = {id = key.id, strict = l.strict, interval = tonumber(v[2] or nil) or l.interval, burst = tonumber(v[3] or nil) or l.burst,
+      arrival = tonumber(v[4] or 0), off = tonumber(v[5] or 0)}
+    if v[6] then f.off = math.max(f.off, tonumber(v[7] or nil) or math.huge) end
+    f.bound = tonumber(v[1] or nil) or l.running or math.huge
+    if l.strict and f.bound > 1 then f.bound = 1 end
+    f.taken = call('SCARD', settled(T .. 'kt:' .. key.id)) + (l.strict and call('SCARD', T .. 'kb:' .. key.id) or 0)
+    f.unclaimed = f.interval and call('SCARD', settled(T .. 'ku:' .. key.id)) or 0
+  end
+  facts[key.id] = f
+  return f
+end
+local function opensByRate(f)
+  if not f.interval then return 0 end
+  local spare = f.burst - 1 - f.unclaimed
+  if spare < 0 then return nil end
+  return math.ceil(math.max(now, f.arrival) - spare * f.interval)
+end
+local function hasRoom(f)
+  local byRate = opensByRate(f)
+  return f.taken < f.bound and byRate ~= nil and math.max(byRate, f.off) <= now
+end
+local function opensAt(f)
+  local byRate = opensByRate(f)
+  if byRate == nil or f.taken >= f.bound then return nil end
+  local opens = math.max(byRate, f.off)
+  return opens > now and opens < math.huge and opens or nil
+end
+-- How many jobs a key could take now; at least 1, so that one is looked at when it waits for time.
+local function roomAt(f)
+  local room = f.bound - f.taken
+  if f.interval then room = math.min(room, f.burst - f.unclaimed - math.ceil(math.max(0, f.arrival - now) / f.interval)) end
+  return math.max(1, room)
+end
+`;
+
+export const KEYS = /* lua */ `
 -- A packed list of keys: id, limit and key of each.
 function K.list(j)
   if j.keys == nil then
@@ -43,23 +108,6 @@ function K.setKeys(j, ks, fair)
   J.set(j, 'fr', fair)
   if fair then gather('SADD', T .. 'fk', int(j.kind)) end
   j.keys, j.bounds = nil, nil
-end
-local limits = {}
-function K.limit(name)
-  local l = limits[name]
-  if l then return l end
-  local v = call('HGET', T .. 'limits', name)
-  if v then
-    local running, interval, burst, strict = string.match(v, '^(.*)|(.*)|(.*)|(.*)$')
-    l = {running = tonumber(running), interval = tonumber(interval), burst = tonumber(burst), strict = strict == '1'}
-  else
-    local every = string.match(name, '^throttle/(%d+)$')
-    l = {interval = tonumber(every), burst = 1, strict = false}
-    -- Of a schedule whose occurrences queue (impliedSettings in job/limits.ts).
-    if name == 'schedule/queue' then l = {running = 1, burst = 1, strict = true} end
-  end
-  limits[name] = l
-  return l
 end
 function K.strict(j)
   for _, key in ipairs(K.list(j)) do if K.limit(key.limit).strict then return key end end

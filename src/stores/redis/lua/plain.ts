@@ -369,7 +369,8 @@ end
 export const TURNS = /* lua */ `
 -- What is to be written where a record is a plain one that its attempt still owns; \`others\`: the places of the rest.
 function Q.readEnds(count) return count > 0 and unpacked(arg(), 4 * count) or {} end
-function Q.ends(w, epoch, list, count)
+-- \`mayEnd\`: whether a record that has more than a plain one has nothing that its end would change, but what the caller writes.
+function Q.ends(w, epoch, list, count, mayEnd)
   local e = {gone = {}, others = {}, pages = {}}
   if not w then
     for place = 1, count do e.others[place] = place end
@@ -383,7 +384,8 @@ function Q.ends(w, epoch, list, count)
     of.places[#of.places + 1] = place
     of.slots[#of.slots + 1] = slot(row)
   end
-  local done, holder, guards = struct.pack('>BI6', SUCCEEDED, now), struct.pack('>I4I6', w.n, epoch), {}
+  local done, doneMore = struct.pack('>BI6', SUCCEEDED, now), struct.pack('>BI6', SUCCEEDED + 8, now)
+  local holder, guards = struct.pack('>I4I6', w.n, epoch), {}
   for p, of in pairs(e.pages) do
     local records, set = call('HMGET', T .. 'j:' .. p, unpack(of.slots)), of.set
     for i, place in ipairs(of.places) do
@@ -391,9 +393,11 @@ function Q.ends(w, epoch, list, count)
       local fence = list[from + 1]
       local guard = guards[fence]
       if not guard then guard = struct.pack('>I4', tonumber(fence)) .. holder guards[fence] = guard end
-      if v and byte(v) == RUNNING and sub(v, ${AT.fence}, ${AT.started - 1}) == guard and sub(v, ${AT.id}) == list[from + 2] then
+      local isPlain = v and byte(v) == RUNNING
+      if v and (isPlain or mayEnd and byte(v) == RUNNING + 8) and sub(v, ${AT.fence}, ${AT.started - 1}) == guard and sub(v, ${AT.id}) == list[from + 2]
+        and (isPlain or mayEnd(list[from], fence)) then
         set[#set + 1] = of.slots[i]
-        set[#set + 1] = done .. sub(v, ${AT.fence})
+        set[#set + 1] = (isPlain and done or doneMore) .. sub(v, ${AT.fence})
         e.gone[#e.gone + 1] = list[from]
         if list[from + 3] ~= '' then of.results[#of.results + 1] = of.slots[i] of.results[#of.results + 1] = list[from + 3] end
       else e.others[#e.others + 1] = place end
@@ -625,19 +629,23 @@ function Q.fitting(ranks, kinds, only, total, ahead)
   end
   return chosen
 end
--- A claim of these: their records and inputs, read with two commands for each page. \`bound\` is added to their deadlines.
-function Q.claim(w, chosen, bound)
+-- A claim of these: their records and inputs, read with two commands for each page. \`bound\` is added to their deadlines. \`known\`: records that were read
+-- before, by row.
+function Q.claim(w, chosen, bound, known)
   local c = {bound = bound, pages = {}, order = {}, claimed = {}, named = {}, places = {}, fronts = {}, held = {}}
   for _, rank in ipairs(chosen) do
     local row = rank % RANKS
     local p, s = floor(row / 64), row % 64
     local of = c.pages[p]
-    if not of then of = {p = int(p), slots = {}, first = s, last = s, set = {}, next = 0} c.pages[p] = of c.order[#c.order + 1] = of end
+    if not of then of = {p = int(p), slots = {}, records = {}, first = s, last = s, set = {}, next = 0} c.pages[p] = of c.order[#c.order + 1] = of end
     of.slots[#of.slots + 1] = slot(row)
+    of.records[#of.slots] = known and known[row]
+    of.isUnread = of.isUnread or not of.records[#of.slots]
     of.first, of.last = math.min(of.first, s), math.max(of.last, s)
   end
   for _, of in ipairs(c.order) do
-    of.records, of.inputs = call('HMGET', T .. 'j:' .. of.p, unpack(of.slots)), {}
+    of.inputs = {}
+    if of.isUnread then of.records = call('HMGET', T .. 'j:' .. of.p, unpack(of.slots)) end
     if of.last - of.first < 4 * #of.slots then
       local inputs = call('LRANGE', T .. 'i:' .. of.p, int(of.first), int(of.last))
       for i, s in ipairs(of.slots) do of.inputs[i] = inputs[tonumber(s) - of.first + 1] end
@@ -669,7 +677,8 @@ function Q.note(c, w, n, row, id, fence, input)
   c.held[#c.held + 1] = text
   c.claimed[to + 1], c.claimed[to + 2], c.claimed[to + 3], c.claimed[to + 4], c.claimed[to + 5] = text, id, place, fence, input
 end
-function Q.take(c, w, n, rank, of, v)
+-- \`runs\`: how its record begins, if it has more than a plain one.
+function Q.take(c, w, n, rank, of, v, runs)
   local fence, number = sub(v, ${AT.fence}, ${AT.worker - 1}), 1
   if fence == c.none then fence = c.one
   else
@@ -678,8 +687,7 @@ function Q.take(c, w, n, rank, of, v)
   end
   Q.note(c, w, n, rank % RANKS, sub(v, ${AT.id}), number, of.inputs[of.next] or '')
   of.set[#of.set + 1] = of.slots[of.next]
-  of.set[#of.set + 1] = c.runs .. fence .. c.fronts[n] .. sub(v, ${AT.kind})
-  R.remove(n, rank)
+  of.set[#of.set + 1] = (runs or c.runs) .. fence .. c.fronts[n] .. sub(v, ${AT.kind})
 end
 function Q.writeClaim(c, w)
   wrote = true
@@ -696,11 +704,9 @@ for _, draft in ipairs(drafts) do if not draft.kind then return {'!kind', draft.
 return Q.enqueue(drafts)
 `;
 
-/**
- * A turn in which everything is plain: what ends, what is claimed, and nothing else is due. Otherwise it returns {'!full'} and has written nothing, and the caller
- * takes the turn that knows everything.
- */
-export const TURN_PLAIN = /* lua */ `
+/** What a turn that does not know everything begins with. `existing`, `dues`: if one of these keys exists, or has something due, nothing was written and FULL is returned. */
+export function turnHead(existing: readonly string[], dues: readonly string[]): string {
+  return /* lua */ `
 local FULL = {'!full'}
 local id = arg()
 local w = W.own(id)
@@ -710,7 +716,7 @@ local list = Q.readEnds(count)
 local total, ahead, aheadBound = num(), num(), num()
 if owner ~= '' and owner ~= id or not w or w.state ~= 'live' then return FULL end
 Q.readRooms(total + ahead)
-if call('EXISTS', T .. 'fd', T .. 'stc', T .. 'kw', T .. 'cc:' .. int(w.n)) > 0 then return FULL end
+if call('EXISTS', T .. 'fd', T .. 'stc'${existing.map((name) => `, T .. '${name}'`).join("")}, T .. 'cc:' .. int(w.n)) > 0 then return FULL end
 if #Q.among(T .. 'uk') > 0 then return FULL end
 if Q.isAtGate() then
   if total > 0 then return FULL end
@@ -718,14 +724,22 @@ if Q.isAtGate() then
 end
 local resumesIn = Q.resumesIn()
 local next = resumesIn < math.huge and resumesIn or nil
-if call('EXISTS', T .. 'zk', T .. 'kd', T .. 'xp') > 0 then
-  for _, key in ipairs({'zk', 'kd', 'xp'}) do
+if call('EXISTS', ${dues.map((name) => `T .. '${name}'`).join(", ")}) > 0 then
+  for _, key in ipairs({${dues.map((name) => `'${name}'`).join(", ")}}) do
     local due = tonumber(call('ZRANGE', T .. key, 0, 0, 'WITHSCORES')[2])
     if due and due <= now then return FULL end
     if due and (not next or due - now < next) then next = due - now end
   end
 end
-local ends = Q.ends(w, epoch, list, count)
+`;
+}
+
+/**
+ * A turn in which everything is plain: what ends, what is claimed, and nothing else is due. Otherwise it returns {'!full'} and has written nothing, and the caller
+ * takes the turn that knows everything.
+ */
+export const TURN_PLAIN = /* lua */ `
+${turnHead(["kw"], ["zk", "kd", "xp"])}local ends = Q.ends(w, epoch, list, count)
 if #ends.others > 0 then return FULL end
 local chosen, kinds, only = Q.ready(total, ahead)
 local c = Q.claim(w, chosen, aheadBound)
@@ -735,7 +749,9 @@ end
 Q.writeEnds(w, ends)
 for _, rank in ipairs(chosen) do
   local of, v = Q.nextOf(c, rank)
-  Q.take(c, w, kinds[rank % RANKS] or only, rank, of, v)
+  local n = kinds[rank % RANKS] or only
+  Q.take(c, w, n, rank, of, v)
+  R.remove(n, rank)
 end
 if #chosen > 0 then Q.writeClaim(c, w) end
 if #chosen < total and not Q.isCut then next = sleep(next) end

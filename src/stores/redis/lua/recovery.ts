@@ -11,6 +11,8 @@ if not w then return '' end
 local holds = W.holds(w)
 if w.state == 'live' then
   if not proof and (w.beats ~= beats or w.identity ~= identity) then return '' end
+  -- Its subscription is back, and its first heartbeat after that is still on its way. A worker that is frozen keeps its subscription: silence is not asked.
+  if how == 'lost' and tonumber(call('PUBSUB', 'NUMSUB', T .. 'w:' .. id)[2]) > 0 then return '' end
 elseif w.state ~= 'recovering' and holds == 0 then return '' end
 if w.word ~= word then return 'again' end
 wrote = true

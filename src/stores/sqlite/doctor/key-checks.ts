@@ -2,13 +2,14 @@
 import type { Inconsistency } from "../../store-parts.ts";
 import { LANE, STATE } from "../../rows.ts";
 import type { Database } from "../database.ts";
-import { AT_DOOR, PLACE } from "../keys.ts";
+import { AT_DOOR, CLAIMED_AT_DOOR, PLACE } from "../keys.ts";
 
 /** At most this many of each are read. */
 const MOST = 1_000;
 
 const HELD = `j.state = ${STATE.queued} AND j.lane = ${LANE.held}`;
-const TAKEN = `j.state = ${STATE.running} OR j.state = ${STATE.queued} AND j.lane IN (${LANE.open}, ${LANE.suspect})`;
+/** Its extras are its slot. */
+const TAKEN = `j.state = ${STATE.running} AND j.lane <> ${LANE.held} OR j.state = ${STATE.queued} AND j.lane IN (${LANE.open}, ${LANE.suspect})`;
 const WITH_JOB = "FROM outlive_extras e JOIN outlive_jobs j ON j.seq = e.job";
 
 /** How many count against a key, for limits without an order. */
@@ -17,6 +18,7 @@ const COUNTED = ["key1", "key2", "key3"]
     (column) =>
       `(SELECT count(*) FROM outlive_extras t WHERE t.${column} = d.door AND t.place = ${PLACE.taken} AND t.place > 1)`,
   )
+  .concat(`(SELECT count(*) FROM outlive_jobs WHERE only_key = d.door AND ${CLAIMED_AT_DOOR})`)
   .join(" + ");
 /** The limit at whose door a job is held. */
 const NAME_AT_DOOR =
@@ -32,7 +34,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
   [
     "door-without-held",
     (n) => `${n} job(s) wait in a key's queue, but are not held`,
-    `SELECT j.id AS name ${WITH_JOB} WHERE e.door IS NOT NULL AND NOT (${HELD})`,
+    `SELECT j.id AS name ${WITH_JOB} WHERE e.door IS NOT NULL AND j.lane <> ${LANE.held}`,
   ],
   [
     "slot-disagrees",
@@ -44,7 +46,7 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
     "key-stuck",
     (n) => `${n} key(s) have room for a job that is held, and are not marked to be checked`,
     `SELECT DISTINCT ${NAME_AT_DOOR} || ' of ' || d.door AS name
-     FROM (SELECT door, min(job) AS job FROM outlive_extras WHERE door > 0 GROUP BY door) d JOIN outlive_extras e ON e.job = d.job
+     FROM (SELECT e.door, min(e.job) AS job ${WITH_JOB} WHERE e.door > 0 AND ${HELD} GROUP BY e.door) d JOIN outlive_extras e ON e.job = d.job
      LEFT JOIN outlive_keys o ON o.id = d.door LEFT JOIN outlive_limits l ON l.name = ${NAME_AT_DOOR}
      WHERE NOT EXISTS (SELECT 1 FROM outlive_key_wakes w WHERE w.key = d.door) AND o.due_at IS NULL AND o.paused_at IS NULL
        AND ifnull(o.held_off_until, 0) = 0 AND ifnull(o.interval_ms, l.interval_ms) IS NULL AND ifnull(l.strict, 0) = 0
@@ -53,7 +55,8 @@ const CHECKS: readonly (readonly [what: Inconsistency["what"], detail: (n: strin
   [
     "end-disagrees",
     (n) => `${n} job(s) count as ended for those that wait for them and have not, or vice versa`,
-    `SELECT j.id AS name ${WITH_JOB} WHERE e.ended <> (j.state >= ${STATE.succeeded})`,
+    `SELECT j.id AS name ${WITH_JOB} WHERE e.ended <> (j.state >= ${STATE.succeeded})
+       AND NOT (e.ended = 0 AND e.place = ${PLACE.held} AND e.parent IS NULL)`,
   ],
   ...(["outlive_extras", "outlive_waits", "outlive_signals", "outlive_reruns", "outlive_traces"] as const).map(
     (table) =>

@@ -65,7 +65,8 @@ function restoreDoors(db: DatabaseSync, partial: Partials, now: number): void {
     .all() as { seq: number }[];
   for (const { seq } of bare) partial.add(seq, "its keys, if it had any, are lost, and with them its limits", true);
   db.exec(`DELETE FROM outlive_doors;
-    INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras WHERE door IS NOT NULL;
+    INSERT INTO outlive_doors (door, ring, rank, job) SELECT door, ring, rank, job FROM outlive_extras
+      WHERE door IS NOT NULL AND job IN (SELECT seq FROM outlive_jobs WHERE state = ${STATE.queued} AND lane = ${LANE.held});
     INSERT INTO outlive_key_wakes (key, at) SELECT DISTINCT door, ${now} FROM outlive_doors WHERE door > 0`);
 }
 
