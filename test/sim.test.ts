@@ -276,6 +276,15 @@ describe("the command line of the simulator", () => {
     assert.equal(code, 1);
   });
 
+  it("lists its options with --help, and refuses an unknown option with one line", async () => {
+    const help = await sim("--help");
+    assert.equal(help.code, 0, help.stderr);
+    assert.match(help.stdout, /--mutants .*each must be found/);
+    const wrong = await sim("--no-such-option");
+    assert.deepEqual([wrong.code, wrong.stdout], [1, ""]);
+    assert.match(wrong.stderr, /^Unknown option '--no-such-option'.*\nnpm run sim -- --help lists the options\.\n$/);
+  });
+
   it("knows its mutants by name: a hunt for none would find all of them", async () => {
     const { code, stdout, stderr } = await sim("--mutants", "--mutant", "noSuchThing", "--budget", "1", "--json");
     assert.equal(code, 1);

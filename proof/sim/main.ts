@@ -1,20 +1,7 @@
-// `npm run sim`: the command line of the simulator. Exit 1 if any promise was broken, an innocent was blamed in a storm, or a mutant was not found; with the
-// story of what happened and the command that replays it.
-//
-//   --seeds 2000 [--from 1]   many histories          --seed 7 [--verbose] [--shrink]   one of them
-//   --mutants [--budget 500] [--focus]  bugs on purpose         --exhaustive                      every schedule of a small scope
-//   --storm                   kills from outside, many, and who is blamed for them
-//   --isolation               a culprit among 50 jobs, and 1,000 slow jobs after two kills: the figures of isolation
-//   --processes 2             how many at once        --json                            the last line is JSON
-//   --schedules [--days 365]  years of schedules, under kills and clock jumps
-//   --requests                requests to a remote that may or may not have acted, under kills, pauses and cuts
-//   --collections             numbered messages from a broker that repeats them, under kills, lost answers and producers that stop
-//   --floors                  where claims on PostgreSQL begin to read, next to late commits and jobs that return
-//   --store atomic            histories on a store in the shape of Redis, which loses its latest scripts
-//   --workload doors          for --seed and --seeds: programs that have only this
-//   --mutant clientClock      with this bug: for --seed, --seeds, --storm and --isolation one, for --mutants several
+// `npm run sim`: the command line of the simulator (usage.ts). Exit 1 if any promise was broken, an innocent was blamed in a storm, or a mutant was not found;
+// with the story of what happened and the command that replays it.
 import { availableParallelism } from "node:os";
-import { parseArgs } from "node:util";
+import { parseArgs, type ParseArgsConfig } from "node:util";
 import { type AtomicCampaign, runAtomic } from "./atomic.ts";
 import { type Campaign, campaignOf, NO_CAMPAIGN, runCampaign, together } from "./campaign.ts";
 import { exhaust } from "./exhaustive/exhaust.ts";
@@ -35,11 +22,13 @@ import { OPERATIONS_MUTANTS } from "./operations/mutants.ts";
 import { huntOperations } from "./operations/world.ts";
 import { SCHEDULE_MUTANTS } from "./schedules/mutants.ts";
 import { runStorm, type Storm } from "./storm.ts";
+import { USAGE } from "./usage.ts";
 import { WORKLOADS, workloadsNamed } from "./workloads/index.ts";
 import type { WorldOptions } from "./world/world.ts";
 
-const { values } = parseArgs({
+const { values } = parsed({
   options: {
+    help: { type: "boolean", default: false },
     seeds: { type: "string", default: "300" },
     from: { type: "string", default: "1" },
     seed: { type: "string" },
@@ -64,11 +53,16 @@ const { values } = parseArgs({
   },
 });
 
+if (values.help) {
+  process.stdout.write(USAGE);
+  process.exit();
+}
+
 /** Stories of at most this many violations are printed. */
-const TOLD = 3;
-/** Children say so often how far they are, and the parent so often how far all are. */
-const DONE_EVERY = 20;
-const TOLD_EVERY = 1_000;
+const MAX_PRINTED = 3;
+/** Children report their progress after so many seeds, and the parent prints that of all after so many. */
+const REPORTED_EVERY = 20;
+const PROGRESS_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
 // A name that is not there would be a hunt for nothing, which finds everything.
 const known = [
@@ -80,25 +74,25 @@ const known = [
   ...FLOOR_MUTANTS,
 ].map(({ name }) => name);
 const strangers = values.mutant.filter((name) => !known.includes(name));
-if (strangers.length > 0) throw new Error(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
+if (strangers.length > 0) usageError(`--mutant ${strangers.join(", ")}: use ${known.join(", ")}`);
 
 const unknown = values.workload.filter((name) => workloadsNamed([name]).length === 0);
 if (unknown.length > 0)
-  throw new Error(`--workload ${unknown.join(", ")}: use ${WORKLOADS.map(({ name }) => name).join(", ")}`);
+  usageError(`--workload ${unknown.join(", ")}: use ${WORKLOADS.map(({ name }) => name).join(", ")}`);
 
-if (values.store !== "sqlite" && values.store !== "atomic")
-  throw new Error(`--store ${values.store}: use sqlite or atomic`);
+if (values.store !== "sqlite" && values.store !== "atomic") usageError(`--store ${values.store}: use sqlite or atomic`);
 
-if (values.store === "atomic") tellBroken(await runAtomic(whole(values.from, "from"), whole(values.seeds, "seeds")));
+if (values.store === "atomic") printBroken(await runAtomic(whole(values.from, "from"), whole(values.seeds, "seeds")));
 else if (values.schedules)
-  tellBroken(await runSchedules(whole(values.from, "from"), whole(values.seeds, "seeds"), whole(values.days, "days")));
+  printBroken(await runSchedules(whole(values.from, "from"), whole(values.seeds, "seeds"), whole(values.days, "days")));
 else if (values.requests)
-  tellBroken(await runRequestHistories(whole(values.from, "from"), whole(values.seeds, "seeds")));
-else if (values.collections) tellBroken(await runCollections(whole(values.from, "from"), whole(values.seeds, "seeds")));
-else if (values.floors) tellBroken(runFloors(whole(values.from, "from"), whole(values.seeds, "seeds")));
-else if (values.exhaustive) tellExhaustive(await exhaust());
-else if (values.storm) tellBroken(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
-else if (values.isolation) tellBroken(await runIsolation(whole(values.seeds, "seeds"), chosenMutant()));
+  printBroken(await runRequestHistories(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.collections)
+  printBroken(await runCollections(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.floors) printBroken(runFloors(whole(values.from, "from"), whole(values.seeds, "seeds")));
+else if (values.exhaustive) printExhaustive(await exhaust());
+else if (values.storm) printBroken(await runStorm(whole(values.seeds, "seeds"), chosenMutant()));
+else if (values.isolation) printBroken(await runIsolation(whole(values.seeds, "seeds"), chosenMutant()));
 else if (values.seed !== undefined) await one(whole(values.seed, "seed"));
 else if (values.mutants) await mutants(whole(values.budget, "budget"));
 else await many(whole(values.from, "from"), whole(values.seeds, "seeds"));
@@ -113,30 +107,30 @@ async function many(from: number, seeds: number): Promise<void> {
     })).filter((part) => part.seeds > 0);
     const sums = await inParallel<Campaign>(
       parts.map((part) => ["--from", `${part.from}`, "--seeds", `${part.seeds}`, ...worldArguments()]),
-      (done) => tellDone(done, seeds),
+      (done) => printProgress(done, seeds),
     );
-    return tellCampaign(sums.reduce(together, NO_CAMPAIGN));
+    return printCampaign(sums.reduce(together, NO_CAMPAIGN));
   }
-  let told = 0;
+  let printed = 0;
   const campaign = await runCampaign({
     ...planted,
     from,
     seeds,
     async onHistory(history, done) {
-      if (history.violation !== null && told++ < TOLD) await tellViolation(history);
-      if (done % DONE_EVERY === 0 && !(await reportDone(done))) tellDone(done, seeds);
+      if (history.violation !== null && printed++ < MAX_PRINTED) await printViolation(history);
+      if (done % REPORTED_EVERY === 0 && !(await reportDone(done))) printProgress(done, seeds);
     },
   });
-  if (!report(campaign)) tellCampaign(campaign);
+  if (!report(campaign)) printCampaign(campaign);
 }
 
-function tellDone(done: number, seeds: number): void {
-  if (done % TOLD_EVERY === 0) process.stderr.write(`${done} of ${seeds} seeds\n`);
+function printProgress(done: number, seeds: number): void {
+  if (done % PROGRESS_EVERY === 0) process.stderr.write(`${done} of ${seeds} seeds\n`);
 }
 
-function tellCampaign(campaign: Campaign): void {
+function printCampaign(campaign: Campaign): void {
   if (campaign.violations > 0) process.exitCode = 1;
-  if (values.json) return tell(campaign);
+  if (values.json) return printJson(campaign);
   process.stdout.write(
     `${campaign.seeds} seeds, ${campaign.simulatedHours} simulated hours: ${campaign.violations} violations\n` +
       `${campaign.takeovers} takeovers, ${campaign.staleWrites} stale writes refused, ${campaign.ambiguous} ambiguous answers, ${campaign.void} void seeds\n`,
@@ -144,7 +138,7 @@ function tellCampaign(campaign: Campaign): void {
 }
 
 /** The failing seed, shrunk, as a story. */
-async function tellViolation(failed: History): Promise<void> {
+async function printViolation(failed: History): Promise<void> {
   const { history, tries } = await shrink(failed, worldOptions());
   const command = ["npm run sim --", "--seed", failed.seed, ...worldArguments()].join(" ");
   process.stderr.write(
@@ -165,7 +159,7 @@ async function one(seed: number): Promise<void> {
   process.stdout.write(
     `seed ${seed}: ${history.violation ?? "every promise was kept"} (${history.digest.slice(0, 16)})\n`,
   );
-  if (values.json) tell(campaignOf(history));
+  if (values.json) printJson(campaignOf(history));
 }
 
 function chosenMutant(): Mutant | undefined {
@@ -196,7 +190,7 @@ async function mutants(budget: number): Promise<void> {
   // Their histories are short, and most are found by the first: they need no separate processes.
   const isAsked = ({ name }: { readonly name: string }): boolean =>
     values.mutant.length === 0 || values.mutant.includes(name);
-  tellMutants([
+  printMutants([
     ...caught,
     ...(await huntSchedules(budget, SCHEDULE_MUTANTS.filter(isAsked))),
     ...(await huntOperations(budget, OPERATIONS_MUTANTS.filter(isAsked))),
@@ -206,7 +200,7 @@ async function mutants(budget: number): Promise<void> {
   ]);
 }
 
-function tellMutants(caught: readonly Caught[]): void {
+function printMutants(caught: readonly Caught[]): void {
   const missed = caught.filter(({ seed }) => seed === null).map(({ mutant }) => mutant);
   if (missed.length > 0) process.exitCode = 1;
   for (const { mutant, seed, seeds, violation } of caught)
@@ -214,7 +208,7 @@ function tellMutants(caught: readonly Caught[]): void {
       `${mutant}: ${seed === null ? "MISSED" : `caught by seed ${seeds}`}  ${violation?.split("\n", 1)[0] ?? ""}\n`,
     );
   const result = { mutants: caught.length, caught: caught.length - missed.length, missed };
-  if (values.json) tell(result);
+  if (values.json) printJson(result);
   else
     process.stdout.write(
       `${result.caught} of ${result.mutants} mutants were caught; missed: ${missed.join(", ") || "none"}\n`,
@@ -241,16 +235,16 @@ async function huntAll(names: readonly string[], budget: number): Promise<readon
   return caught;
 }
 
-function tellExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
+function printExhaustive(result: Awaited<ReturnType<typeof exhaust>>): void {
   const { story, ...counts } = result;
   if (result.violations > 0) {
     process.exitCode = 1;
     process.stderr.write(`${story.join("\n")}\n`);
   }
-  tell(counts);
+  printJson(counts);
 }
 
-function tellBroken<
+function printBroken<
   T extends
     | Storm
     | Isolation
@@ -261,15 +255,30 @@ function tellBroken<
     | FloorCampaign,
 >({ broken, ...counts }: T): void {
   if (broken.length > 0) process.exitCode = 1;
-  for (const one of broken.slice(0, TOLD)) process.stderr.write(`${one}\n`);
-  tell(counts);
+  for (const one of broken.slice(0, MAX_PRINTED)) process.stderr.write(`${one}\n`);
+  printJson(counts);
 }
 
-function tell(result: unknown): void {
+function printJson(result: unknown): void {
   process.stdout.write(`${JSON.stringify(result)}\n`);
 }
 
 function whole(text: string, option: string): number {
-  if (!/^\d{1,9}$/.test(text)) throw new Error(`--${option} ${text}: use a whole number`);
+  if (!/^\d{1,9}$/.test(text)) usageError(`--${option} ${text}: use a whole number`);
   return Number(text);
+}
+
+/** What this command understands, or the one line that says what it does not. */
+function parsed<const T extends ParseArgsConfig>(config: T): ReturnType<typeof parseArgs<T>> {
+  try {
+    return parseArgs(config);
+  } catch (thrown) {
+    return usageError((thrown as Error).message);
+  }
+}
+
+/** Nothing has begun. */
+function usageError(message: string): never {
+  process.stderr.write(`${message}\nnpm run sim -- --help lists the options.\n`);
+  process.exit(1);
 }
