@@ -239,14 +239,15 @@ class Run {
   /** Kills at a faster pace would strike only workers that start, and nothing would ever be collected. */
   async #untilWorking(): Promise<void> {
     for (const since = performance.now(); this.#working.size === 0; await pause(5))
-      if (performance.now() - since > PATIENCE_MS) throw new Error("No worker stores a part or ends a job.");
+      if (performance.now() - since > PATIENCE_MS)
+        throw new Error(this.#stalled("no worker has stored a part or ended a job"));
   }
 
   /** Lets the producer end. Resolves with how many collections it has sent. */
   async #untilSent(): Promise<number> {
     writeFileSync(this.#task.enough, "");
     for (const since = performance.now(); !this.#isSent; await pause(20))
-      if (performance.now() - since > PATIENCE_MS) throw new Error("The producer does not end.");
+      if (performance.now() - since > PATIENCE_MS) throw new Error(this.#stalled("the producer has not ended"));
     return confirmedIn(this.#task.acked);
   }
 
@@ -334,6 +335,20 @@ class Run {
       if (notified + done !== last) [last, since] = [notified + done, performance.now()];
       await pause(100);
     }
+    this.broken.push(this.#stalled("nothing has ended, and not all is over"));
+  }
+
+  /** What stands still, and what the broker has: afterwards it is gone. */
+  #stalled(what: string): string {
+    const columns = ["name", "state", "consumers", "messages_ready", "messages_unacknowledged", "messages"];
+    const queues = ((): string => {
+      try {
+        return this.#broker.control("list_queues", ...columns);
+      } catch (thrown) {
+        return (thrown as Error).message;
+      }
+    })();
+    return `For ${PATIENCE_MS / 1_000} s ${what}. The broker's queues (${columns.slice(1).join(", ")}):\n${queues}`;
   }
 
   async #audit(engine: Engine, collections: number): Promise<Record<string, number>> {

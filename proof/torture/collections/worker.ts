@@ -16,7 +16,7 @@ export interface Task {
   readonly parts: number;
   /** Where the producer notes what the broker has confirmed. */
   readonly acked: string;
-  /** The producer ends when this file is there and it has sent so many collections. */
+  /** The producer ends when this file is there, it has sent so many collections, and none is sent in part. */
   readonly enough: string;
   readonly atLeast: number;
 }
@@ -62,7 +62,7 @@ if (task.role === "producer") {
   const channel = await model.createConfirmChannel();
   channel.on("error", () => process.exit(1));
   channel.on("return", () => process.exit(1));
-  for (let n = confirmedIn(acked); n < atLeast || !existsSync(enough); n++) {
+  for (let n = confirmedIn(acked); n < atLeast || !existsSync(enough) || (await isOpened(engine, n)); n++) {
     while ((await openOnes(engine)) >= MAX_OPEN && !existsSync(enough)) await pause(20);
     const id = idOf(n);
     await engine.collect(scan, null, { id });
@@ -82,6 +82,11 @@ if (task.role === "producer") {
   }
   await engine.close();
   process.exit(0);
+}
+
+/** By this process, or by one that was killed while it sent the parts: without the rest nothing would ever complete it. */
+async function isOpened(engine: Engine, n: number): Promise<boolean> {
+  return (await engine.collection(idOf(n))) !== null;
 }
 
 async function openOnes(engine: Engine): Promise<number> {
