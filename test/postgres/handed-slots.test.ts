@@ -18,7 +18,7 @@ import {
 } from "../../src/testing/conformance/fixture.ts";
 import { limit } from "../../src/testing/conformance/keys.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
-import { SteppedStore } from "./stepped-store.ts";
+import { isLocked, SteppedStore } from "./stepped-store.ts";
 
 const SCHEMA = "outlive";
 let url: string;
@@ -40,7 +40,7 @@ before(async () => {
   }
   // What it needs it takes or passes, and waits for nothing.
   await ender.query("SET lock_timeout = '2s'");
-  stores = await Promise.all([0, 1].map(() => SteppedStore.open({ url, schema: SCHEMA }, isLocked)));
+  stores = await Promise.all([0, 1].map(() => SteppedStore.open({ url, schema: SCHEMA }, () => isLocked(look))));
   for (const { store } of stores) ends.unshift(() => store.close());
   workers = await Promise.all(
     stores.map(async ({ store }, at) => {
@@ -52,13 +52,6 @@ before(async () => {
 after(async () => {
   for (const end of ends) await end();
 });
-
-async function isLocked(): Promise<boolean> {
-  const { rows } = await look.query(
-    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-  );
-  return rows.length > 0;
-}
 
 /** One run of a schedule: a kind of its own with a limit of two for each tenant, and one of one for each account. */
 class Scene {

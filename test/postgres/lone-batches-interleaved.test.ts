@@ -18,7 +18,7 @@ import {
   workerRecord,
 } from "../../src/testing/conformance/fixture.ts";
 import { freshDatabase, withClient } from "../support/postgres.ts";
-import { SteppedStore } from "./stepped-store.ts";
+import { isLocked, SteppedStore } from "./stepped-store.ts";
 
 const SCHEMA = "outlive";
 let url: string;
@@ -38,7 +38,7 @@ before(async () => {
     await client.connect();
     ends.unshift(() => client.end());
   }
-  stores = await Promise.all([0, 1, 2].map(() => SteppedStore.open({ url, schema: SCHEMA }, isLocked)));
+  stores = await Promise.all([0, 1, 2].map(() => SteppedStore.open({ url, schema: SCHEMA }, () => isLocked(look))));
   for (const { store } of stores) ends.unshift(() => store.close());
   workers = await Promise.all(
     stores.map(async ({ store }, at) => {
@@ -50,13 +50,6 @@ before(async () => {
 after(async () => {
   for (const end of ends) await end();
 });
-
-async function isLocked(): Promise<boolean> {
-  const { rows } = await look.query(
-    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-  );
-  return rows.length > 0;
-}
 
 /** One run of a schedule: a kind of its own, with batches `a` and `b`. */
 class Scene {

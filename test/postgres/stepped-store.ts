@@ -1,13 +1,25 @@
 // A store on PostgreSQL whose statements go one at a time: each waits until the test lets it go, and the test learns whether the verb came to its next statement,
-// ended, or waits for a lock of another session. So two verbs can be run with every statement of one between any two of the other.
+// ended, or waits for a lock of another session. So two verbs can be run with every statement of one between any two of the other. Wake-ups of other processes are
+// no statements of a verb and go at once: one that came while the verb waited took its place, and neither of the two went any further.
+import assert from "node:assert/strict";
 import { setTimeout as delay } from "node:timers/promises";
+import type pg from "pg";
 import { idSource } from "../../src/job/enqueue.ts";
 import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import type { Store } from "../../src/stores/port.ts";
 import { Connection } from "../../src/stores/postgres/connection.ts";
 import type { Session } from "../../src/stores/postgres/statements.ts";
 import { postgresStore } from "../../src/stores/postgres/store.ts";
+import { WakeupChannel } from "../../src/stores/postgres/wakeup.ts";
 import type { FreshSchema } from "../support/postgres.ts";
+
+/** Whether a statement waits for a lock of its database. A commit with a wake-up waits for others of the whole server, which is not meant. */
+export async function isLocked(look: pg.Client): Promise<boolean> {
+  const { rows } = await look.query(
+    `SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event NOT IN ('object', 'extend')`,
+  );
+  return rows.length > 0;
+}
 
 export type Came = "to a statement" | "to its end" | "to a lock";
 
@@ -33,6 +45,7 @@ export class SteppedStore {
       connection: this.#stepped(connection),
       clock: systemClock,
       newId: idSource(systemClock, systemRandom),
+      wakeup: new WakeupChannel(connection, systemClock),
     });
   }
 
@@ -71,7 +84,9 @@ export class SteppedStore {
   }
 
   #wait(): Promise<void> | undefined {
-    return this.#isStepped ? new Promise((resolve) => (this.#go = resolve)) : undefined;
+    if (!this.#isStepped) return undefined;
+    assert.equal(this.#go, null, "a verb has one statement at a time");
+    return new Promise((resolve) => (this.#go = resolve));
   }
 
   #stepped(connection: Connection): Connection {
