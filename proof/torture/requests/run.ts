@@ -10,7 +10,7 @@ export interface RequestsPlan {
   readonly url: string;
   readonly folder: string;
   readonly kills: number;
-  /** No process is killed after so long; null: all kills are done, however long they take. */
+  /** For how long processes are killed, in ms; null: until all kills are done, however long they take. */
   readonly forMs: number | null;
   readonly seed: number;
   readonly workers: number;
