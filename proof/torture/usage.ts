@@ -41,6 +41,7 @@ Processes (without one of these options): real processes, killed, frozen and cut
 
 --requests: HTTP requests of all policies and in order, to a receiver that records them, while their processes are killed every 400 ms
   --store sqlite|postgres|redis, --kills N, --seed N, --workers N, --keep
+  --seconds N               end kills after this long, and judge what was sent: a piece of a campaign
   --in-flight N             of the kind that is sent again, in each process, default 200; of each of the three others half as many
   --plant resend            the control: what must not be sent twice is sent again
 

@@ -13,6 +13,8 @@ const MAX_REST_MS = 20_000;
 const SLOW_MS = 100;
 const RESTS = 10;
 const MAX_SLOW_REST_MS = 10_000;
+/** All workers have just been woken, and each learns in its turn what is due next: with thousands of keys there is something every millisecond. */
+const WOKEN_MS = 50;
 
 export class ElectedPoll {
   readonly #store: Store;
@@ -51,7 +53,8 @@ export class ElectedPoll {
       wakesSurely && !hasChanged ? Math.max(this.#everyMs, Math.min(2 * this.#restMs, MAX_REST_MS)) : this.#everyMs;
     const tookMs = mono - beganMono;
     const slowMs = tookMs > SLOW_MS ? Math.min(tookMs * RESTS, MAX_SLOW_REST_MS) : 0;
-    return Math.max(slowMs, Math.min(this.#restMs, Math.max(1, nextInMs ?? this.#restMs)));
+    const least = now ? WOKEN_MS : 1;
+    return Math.max(slowMs, Math.min(this.#restMs, Math.max(least, nextInMs ?? this.#restMs)));
   }
 
   /** Nothing was written for a while, and nothing waits for a time. */

@@ -1,4 +1,5 @@
 // One worker process of the rig for waiting and keys: `node worker.ts URL MODULE`. The module has the kinds, and the times if they are others.
+import { flushCompileCache } from "node:module";
 import { type EngineOptions, open } from "../../../src/index.ts";
 
 interface Program {
@@ -18,6 +19,8 @@ engine.on("write.rejected", () => void process.send?.("rejected"));
 const worker = await engine.start({ concurrency: CONCURRENCY ?? 8 });
 process.on("SIGTERM", () => void worker.stop({ grace: "5s" }));
 process.send?.("working");
+// For the next ones: a process that is killed does not come to it.
+flushCompileCache();
 await worker.stopped;
 await engine.close();
 process.disconnect?.();

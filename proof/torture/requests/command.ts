@@ -21,6 +21,7 @@ export async function requests(args: readonly string[]): Promise<boolean> {
       requests: { type: "boolean" },
       store: { type: "string", default: "sqlite" },
       kills: { type: "string", default: "200" },
+      seconds: { type: "string" },
       seed: { type: "string", default: "1" },
       workers: { type: "string", default: "3" },
       "in-flight": { type: "string", default: "200" },
@@ -33,6 +34,7 @@ export async function requests(args: readonly string[]): Promise<boolean> {
   if (!STORES.includes(store)) throw new Error(`--store ${store}: use ${STORES.join(", ")}.`);
   if (plant !== undefined && plant !== "resend") throw new Error(`--plant ${plant}: use resend.`);
   const number = (name: "kills" | "seed" | "workers" | "in-flight"): number => wholeNumber(values[name], name);
+  const seconds = values.seconds === undefined ? null : wholeNumber(values.seconds, "seconds");
   cleanUpInEveryCase();
   const scratch = scratchFolder(tmpdir(), values.keep, "torture");
   await using end = new AsyncDisposableStack();
@@ -42,6 +44,7 @@ export async function requests(args: readonly string[]): Promise<boolean> {
     url,
     folder: scratch.folder,
     kills,
+    forMs: seconds === null ? null : seconds * 1_000,
     seed,
     workers: number("workers"),
     inFlight: number("in-flight"),
@@ -52,7 +55,9 @@ export async function requests(args: readonly string[]): Promise<boolean> {
   for (const [law, broken] of Object.entries(findings))
     for (const one of (broken as readonly string[]).slice(0, MAX_PRINTED)) process.stderr.write(`${law}: ${one}\n`);
   if (!isSound)
-    process.stderr.write(`npm run torture -- --requests --store ${store} --kills ${kills} --seed ${seed}\n`);
+    process.stderr.write(
+      `npm run torture -- --requests --store ${store} --kills ${kills} --seed ${seed}${seconds === null ? "" : ` --seconds ${seconds}`}\n`,
+    );
   const line = {
     store,
     seed,

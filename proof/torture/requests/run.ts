@@ -10,6 +10,8 @@ export interface RequestsPlan {
   readonly url: string;
   readonly folder: string;
   readonly kills: number;
+  /** For how long processes are killed, in ms; null: until all kills are done, however long they take. */
+  readonly forMs: number | null;
   readonly seed: number;
   readonly workers: number;
   /** Of the kind that is always sent again, in each process; of the other kinds half as many each. */
@@ -57,7 +59,7 @@ const BUSY_WITHIN_MS = 5_000;
 const ENDED_WITHIN_MS = 120_000;
 
 export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> {
-  const { url, folder, kills, seed, workers: count, inFlight } = plan;
+  const { url, folder, kills, forMs, seed, workers: count, inFlight } = plan;
   const chance = new Chance(seed);
   const receiver = await RecordingReceiver.start(new Chance(seed + 1), holdMs(inFlight));
   process.env["OUTLIVE_REQUESTS_RECEIVER"] = receiver.url;
@@ -82,7 +84,8 @@ export async function runRequests(plan: RequestsPlan): Promise<RequestsOutcome> 
     for (const name of NAMES) await more(name, name === "ordered" ? QUEUES * 5 : inFlight * 2);
     await workers.start();
     const killedAt = new Map<string, number>();
-    while (killedAt.size < kills) {
+    const untilMono = performance.now() + (forMs ?? Number.POSITIVE_INFINITY);
+    while (killedAt.size < kills && performance.now() < untilMono) {
       await topUp(engine, more, inFlight);
       const victim = await untilBusy(engine, receiver, inFlight, chance);
       const at = Date.now();

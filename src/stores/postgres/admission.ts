@@ -198,7 +198,7 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   const { next_due_ms: nextDueMs, now, most } = rows.find((row): row is NextDue => row.door === null)!;
   if (doors.length === 0) return { ...NONE_ADMITTED, dueInMs: nextDueMs };
   const mine = doors.filter(({ door, locked }) => locked && !isGate(door)).map(({ door }) => door);
-  const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine);
+  const read = mine.length === 0 ? NOTHING_READ : await readDoors(tx, mine, now);
   const atDoors = read.held.map((row): Found => ({ row, candidate: candidateOf(row) }));
   for (const { door, room } of read.turns) atDoors.push(...(await turnsAt(tx, door, room)));
   const gates = demands.flatMap(({ kind, demand }) =>
@@ -206,14 +206,15 @@ async function admitInside(tx: Session, schema: string, demands: readonly Demand
   );
   const { found, rooms, ready } = await throughGates(tx, prefix, atDoors, gates);
   const { candidates, facts, started, names, refused, cut } = await withOtherKeys(tx, prefix, mine, read, found, most);
+  // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
+  const counts = countsOf(atDoors.map(({ row }) => row));
+  const readFull = [...counts].filter(([door, count]) => count >= read.rooms.get(door)!).map(([door]) => door);
   const decided =
     candidates.length === 0
       ? NOTHING
-      : lookingAgain(admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates }), found, now);
+      : lookingAgain(admit({ now, keys: [...facts, ...gateFactsOf(found, rooms)], candidates, readFull }), found, now);
   const admittedJobs = new Set(decided.admitted);
   const movedJobs = new Set(decided.moved.map(({ job }) => job));
-  // More may be held at these doors than were read: as many were read as there is room, and some of them wait elsewhere now.
-  const counts = countsOf(atDoors.map(({ row }) => row));
   const full = new Set<number>();
   for (const { door, job } of atDoors.map(({ row }) => row))
     if (
@@ -495,6 +496,17 @@ const FACTS = `SELECT ${FACT_COLUMNS}
   FROM unnest($1::bigint[], $2::text[]) AS k (id, name) LEFT JOIN outlive.limits l ON l.name = k.name LEFT JOIN outlive.keys o ON o.id = k.id
     CROSS JOIN LATERAL (${COUNTED}) c`;
 
+/** SQL: the rate of a key in ms, also of one that no program declares; null: it has none. */
+const INTERVAL_MS = `coalesce(o.interval_ms, l.interval_ms, CASE WHEN l.name IS NULL THEN substring(k.name from '^${THROTTLE}([0-9]+)$')::float8 END)`;
+
+// `roomAt` of job/limits.ts, or more: starts that are not added to the arrival time yet raise it at least to this. Without it a key was read with all that
+// waits behind it, 100 rows that were locked, for the one that its rate admits.
+const ROOM_BY_RATE = `(SELECT coalesce(o.burst, l.burst, 1) - c.unclaimed - ceil(greatest(0, a.at - $2::bigint) / i.ms)
+      FROM (SELECT ${INTERVAL_MS} AS ms) i CROSS JOIN LATERAL (
+        SELECT greatest(greatest(coalesce(o.arrival_at, 0), min(s.at) FILTER (WHERE s.at >= 0)) + count(*) FILTER (WHERE s.at >= 0) * i.ms, max(s.at) + i.ms)
+          + coalesce(sum(s.at) FILTER (WHERE s.at < 0), 0) AS at
+        FROM outlive.starts s WHERE s.key = k.id) a WHERE i.ms IS NOT NULL)`;
+
 // A key whose number alone is full has no use for the first job at its door: only an end gives it room. Of any other, one is read.
 const LEAST_READ =
   "CASE WHEN t.turns OR l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL OR o.held_off_until > 0 OR o.paused_at IS NOT NULL THEN 1 ELSE 0 END";
@@ -511,7 +523,8 @@ const DOORS = `SELECT ${FACT_COLUMNS}, h.*, t.turns, b.room, r.waiting
     CROSS JOIN LATERAL (SELECT (SELECT EXISTS (SELECT 1 FROM outlive.kinds f WHERE f.fair))
       AND EXISTS (SELECT 1 FROM outlive.extras w WHERE w.door = k.id AND w.ring > 0) AS turns OFFSET 0) t
     CROSS JOIN LATERAL (SELECT CASE WHEN l.strict THEN 1
-      ELSE least(${HELD_PER_KEY}, greatest(${LEAST_READ}, coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken)) END AS room OFFSET 0) b
+      ELSE least(${HELD_PER_KEY}, greatest(${LEAST_READ}, least(coalesce(o.running, l.running, ${HELD_PER_KEY}) - c.taken,
+        CASE WHEN l.name IS NULL OR coalesce(o.interval_ms, l.interval_ms) IS NOT NULL THEN ${ROOM_BY_RATE} END))) END::int AS room OFFSET 0) b
     CROSS JOIN LATERAL (SELECT count(*) AS waiting FROM (SELECT 1 FROM outlive.extras w WHERE w.door = k.id ORDER BY w.ring, w.rank DESC, w.job LIMIT b.room) w) r
     LEFT JOIN LATERAL (
       SELECT ${HELD_COLUMNS}
@@ -555,8 +568,8 @@ interface Started {
 const NOTHING_READ: Reading = { held: [], facts: [], started: [], rooms: new Map(), waiting: new Map(), turns: [] };
 
 /** The jobs at doors whose keys are locked, and what is counted there. */
-async function readDoors(tx: Session, doors: readonly number[]): Promise<Reading> {
-  const rows = await tx.rows<DoorColumns>(DOORS, [list(doors)]);
+async function readDoors(tx: Session, doors: readonly number[], now: number): Promise<Reading> {
+  const rows = await tx.rows<DoorColumns>(DOORS, [list(doors), now]);
   // Doors come in no order, and a second key that jobs of several doors have goes to the first of them.
   const held = rows.flatMap((row): Held[] => (row.job === null ? [] : [{ ...row, door: row.id }])).sort(byRank);
   const each = [...new Map(rows.map((row) => [row.id, row])).values()];
