@@ -39,7 +39,7 @@ Processes (without one of these options): real processes, killed, frozen and cut
   --ended-within MS         how long all jobs may take to end after the last kill, default 120000
   --plant A,B               the controls: limit, rate, room, fair, order, signals, wakes, events, schedules
 
---requests: HTTP requests of all policies and in order, to a receiver that records them, while their processes are killed every 400 ms
+--requests: HTTP requests of all policies and in order, to a receiver that records them, while full processes are killed, at most one every 350 ms
   --store sqlite|postgres|redis, --kills N, --seed N, --workers N, --keep
   --seconds N               end kills after this long, and judge what was sent: a piece of a campaign
   --in-flight N             of the kind that is sent again, in each process, default 200; of each of the three others half as many
