@@ -27,6 +27,8 @@ import {
 } from "../../src/testing/conformance/fixture.ts";
 import { kinds } from "../support/jobs.ts";
 import { untilTrue } from "../support/processes.ts";
+import { scheduleRow } from "../../src/testing/conformance/schedules.ts";
+import type { Firing } from "../../src/stores/schedules.ts";
 import { freshName, ownRedis, type RedisServer } from "../support/redis.ts";
 import { RedisPlace } from "./place.ts";
 
@@ -181,6 +183,40 @@ test("R5: children of an attempt, and jobs that it waits for, are written in pie
     writing.every(([, args]) => args > 0 && args <= 1_100),
     `no script has the arguments of all: ${writing.join(" ")}`,
   );
+});
+
+test("R5: results of thousands of jobs are read, and schedules that catch up together are fired, in pieces that no script exceeds", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  const calls: { readonly name: string; readonly args: number }[] = [];
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (name, args = [], again = []) => {
+    calls.push({ name, args: args.length });
+    return evaluate(name, args, again);
+  };
+  const of = (name: string): number[] => calls.flatMap((one) => (one.name === name ? [one.args] : []));
+  await store.enqueue([draft("last")]);
+  const ids = [...names("missing", 999), "last"];
+  assert.deepEqual(
+    (await store.inspect.outcomes(ids)).map(({ id, state }) => [id, state]),
+    ids.map((id) => [id, id === "last" ? "queued" : "missing"]),
+  );
+  assert.deepEqual(of("outcomes"), [251, 251, 251, 251]);
+
+  const at = Date.now();
+  const firing = async (name: string, count: number): Promise<Firing> => {
+    const row = scheduleRow(name, at, { overlap: "allow" });
+    await store.schedules!.write(row);
+    const jobs = names(`${name}/`, count).map((id) => ({ draft: draft({ id, kind: "mail" }), at, caughtUp: true }));
+    return { row: { ...row, version: 1 }, jobs };
+  };
+  const late = [];
+  for (let n = 0; n < 5; n++) late.push(await firing(`late-${n}`, 100));
+  for (let n = 0; n < 60; n++) late.push(await firing(`once-${n}`, 1));
+  const answers = await store.schedules!.fire(late);
+  assert.ok(answers.every(({ is }) => is === "fired"));
+  assert.equal(of("fireSchedules").length, 5 + 2);
+  assert.equal((await store.inspect.counts())[0]!.ready, 1 + 500 + 60);
 });
 
 test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {
