@@ -219,6 +219,35 @@ test("R5: results of thousands of jobs are read, and schedules that catch up tog
   assert.equal((await store.inspect.counts())[0]!.ready, 1 + 500 + 60);
 });
 
+test("R5: ends of many attempts that wait for many jobs each, and that many jobs follow, are written in pieces that no script exceeds", async (t) => {
+  const { store, connection } = await freshStore(t);
+  const settling: string[] = [];
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (script, args, again = []) => {
+    settling.push(...again.map((one) => one.script).filter((one) => one === "settleAgain"));
+    return evaluate(script, args, again);
+  };
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+  const children = names("c", 100);
+  await store.enqueue(children.map((id) => draft({ id, kind: "sms" })));
+  await store.enqueue(names("p", 20).map((id) => draft(id)));
+  const { claimed } = await store.turn("w", [], roomFor(20, ["mail"]));
+  const ends = claimed.map((job, at) => {
+    const view = { id: job.lease.jobId, state: "running", counters: job.counters } as const;
+    const until = { jobs: children };
+    if (at < 10) return { lease: job.lease, change: wait(view, { step: "run.wait#1", forMs: null, until }) };
+    const follow = names(`${job.lease.jobId}-follows`, 50).map((id) => draft({ id, kind: "sms", delayMs: 60_000 }));
+    return { lease: job.lease, change: { ...SETTLE.failForGood(job).change, follow } };
+  });
+  const { settled } = await store.turn("w", ends, roomFor(0));
+  assert.ok(settled.length === 20 && settled.every(({ is }) => is === "applied"));
+  assert.equal(settling.length, 20, "a script for each of them");
+  assert.equal((await store.inspect.counts())[1]!.delayed, 500, "what follows is there");
+  assert.equal((await store.inspect.get(claimed[0]!.lease.jobId))!.waitsAt, "run.wait#1");
+  assert.deepEqual(await store.upkeep.integrity(), []);
+});
+
 test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {
   const server = await ownRedis(t, { settings: { "busy-reply-threshold": "50" } });
   const { store } = storeOn(t, server.url());
