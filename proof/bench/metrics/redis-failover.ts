@@ -157,7 +157,7 @@ async function ask(server: RedisServer, ...args: readonly string[]): Promise<str
 
 async function until(is: () => Promise<boolean>, what: string): Promise<void> {
   for (const from = performance.now(); !(await is());) {
-    if (performance.now() - from > PATIENCE_MS) throw new Error(`waited in vain until ${what}`);
+    if (performance.now() - from > PATIENCE_MS) throw new Error(`waited a minute without effect until ${what}`);
     await delay(20);
   }
 }

@@ -402,7 +402,7 @@ export class Connection {
         const before = this.#seen;
         this.#storeId = id;
         this.#run = { token: run, wire, scripts: scriptsOf(run, this.#clock) };
-        // In another run there may be fewer: what that means is said below.
+        // Another run may have fewer operations: `#compare` finds out what is missing.
         const atLeast = before.runs === Number(runs) ? before.ops : 0;
         this.#seen = { ...before, runs: Number(runs), ops: Math.max(atLeast, Number(ops)) };
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
