@@ -94,9 +94,19 @@ export class Bench {
   }
 
   /** Starts proof/bench/programs/<name>.ts and waits until it is set up. */
-  async start(name: string, data: object, execArgv: readonly string[] = []): Promise<Program> {
-    const program = new Program(name, data, execArgv, join(this.#root, "compiled"), (ended) =>
-      this.#programs.delete(ended),
+  async start(
+    name: string,
+    data: object,
+    execArgv: readonly string[] = [],
+    where: "here" | "elsewhere" = "here",
+  ): Promise<Program> {
+    const program = new Program(
+      name,
+      data,
+      execArgv,
+      join(this.#root, "compiled"),
+      (ended) => this.#programs.delete(ended),
+      where,
     );
     this.#programs.add(program);
     await program.told("ready");
@@ -149,6 +159,9 @@ interface Waiting {
   readonly reject: (reason: Error) => void;
 }
 
+/** In a PID namespace of its own: as on another host, no kernel can prove anything about it to the others. */
+const ELSEWHERE = ["--pid", "--fork", "--kill-child"];
+
 /** A child process of the bench and what it is asked. */
 export class Program {
   readonly pid: number;
@@ -166,12 +179,16 @@ export class Program {
     execArgv: readonly string[],
     compiled: string,
     ended: (program: Program) => void,
+    where: "here" | "elsewhere",
   ) {
     this.#name = name;
+    const options = ["--disable-warning=ExperimentalWarning", ...execArgv];
     this.#child = fork(fileURLToPath(new URL(`programs/${name}.ts`, import.meta.url)), [JSON.stringify(data)], {
       // Without it half of each start is the stripping of types.
       env: { ...process.env, NODE_COMPILE_CACHE: compiled },
-      execArgv: ["--disable-warning=ExperimentalWarning", ...execArgv],
+      ...(where === "here"
+        ? { execArgv: options }
+        : { execPath: "unshare", execArgv: [...ELSEWHERE, process.execPath, ...options] }),
       // A program's stdout must not end up in the bench's, whose last line is JSON.
       stdio: ["ignore", 2, 2, "ipc"],
     });

@@ -95,7 +95,8 @@ export interface SchedulePauseOptions extends By {
 
 /** At most this many jobs by one backfill. */
 const MAX_BACKFILL = 10_000;
-const BACKFILL_AT_ONCE = 500;
+/** Of Redis a script that inserts 500 of them takes 15 ms. */
+const BACKFILL_AT_ONCE = 100;
 const PAGE = 1_000;
 
 export interface ScheduleClientDeps {

@@ -27,6 +27,8 @@ import {
 } from "../../src/testing/conformance/fixture.ts";
 import { kinds } from "../support/jobs.ts";
 import { untilTrue } from "../support/processes.ts";
+import { scheduleRow } from "../../src/testing/conformance/schedules.ts";
+import type { Firing } from "../../src/stores/schedules.ts";
 import { freshName, ownRedis, type RedisServer } from "../support/redis.ts";
 import { RedisPlace } from "./place.ts";
 
@@ -181,6 +183,69 @@ test("R5: children of an attempt, and jobs that it waits for, are written in pie
     writing.every(([, args]) => args > 0 && args <= 1_100),
     `no script has the arguments of all: ${writing.join(" ")}`,
   );
+});
+
+test("R5: results of thousands of jobs are read, and schedules that catch up together are fired, in pieces that no script exceeds", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail")]);
+  const calls: { readonly name: string; readonly args: number }[] = [];
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (name, args = [], again = []) => {
+    calls.push({ name, args: args.length });
+    return evaluate(name, args, again);
+  };
+  const of = (name: string): number[] => calls.flatMap((one) => (one.name === name ? [one.args] : []));
+  await store.enqueue([draft("last")]);
+  const ids = [...names("missing", 999), "last"];
+  assert.deepEqual(
+    (await store.inspect.outcomes(ids)).map(({ id, state }) => [id, state]),
+    ids.map((id) => [id, id === "last" ? "queued" : "missing"]),
+  );
+  assert.deepEqual(of("outcomes"), [251, 251, 251, 251]);
+
+  const at = Date.now();
+  const firing = async (name: string, count: number): Promise<Firing> => {
+    const row = scheduleRow(name, at, { overlap: "allow" });
+    await store.schedules!.write(row);
+    const jobs = names(`${name}/`, count).map((id) => ({ draft: draft({ id, kind: "mail" }), at, caughtUp: true }));
+    return { row: { ...row, version: 1 }, jobs };
+  };
+  const late = [];
+  for (let n = 0; n < 5; n++) late.push(await firing(`late-${n}`, 100));
+  for (let n = 0; n < 60; n++) late.push(await firing(`once-${n}`, 1));
+  const answers = await store.schedules!.fire(late);
+  assert.ok(answers.every(({ is }) => is === "fired"));
+  assert.equal(of("fireSchedules").length, 5 + 2);
+  assert.equal((await store.inspect.counts())[0]!.ready, 1 + 500 + 60);
+});
+
+test("R5: ends of many attempts that wait for many jobs each, and that many jobs follow, are written in pieces that no script exceeds", async (t) => {
+  const { store, connection } = await freshStore(t);
+  const settling: string[] = [];
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (script, args, again = []) => {
+    settling.push(...again.map((one) => one.script).filter((one) => one === "settleAgain"));
+    return evaluate(script, args, again);
+  };
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+  const children = names("c", 100);
+  await store.enqueue(children.map((id) => draft({ id, kind: "sms" })));
+  await store.enqueue(names("p", 20).map((id) => draft(id)));
+  const { claimed } = await store.turn("w", [], roomFor(20, ["mail"]));
+  const ends = claimed.map((job, at) => {
+    const view = { id: job.lease.jobId, state: "running", counters: job.counters } as const;
+    const until = { jobs: children };
+    if (at < 10) return { lease: job.lease, change: wait(view, { step: "run.wait#1", forMs: null, until }) };
+    const follow = names(`${job.lease.jobId}-follows`, 50).map((id) => draft({ id, kind: "sms", delayMs: 60_000 }));
+    return { lease: job.lease, change: { ...SETTLE.failForGood(job).change, follow } };
+  });
+  const { settled } = await store.turn("w", ends, roomFor(0));
+  assert.ok(settled.length === 20 && settled.every(({ is }) => is === "applied"));
+  assert.equal(settling.length, 20, "a script for each of them");
+  assert.equal((await store.inspect.counts())[1]!.delayed, 500, "what follows is there");
+  assert.equal((await store.inspect.get(claimed[0]!.lease.jobId))!.waitsAt, "run.wait#1");
+  assert.deepEqual(await store.upkeep.integrity(), []);
 });
 
 test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {

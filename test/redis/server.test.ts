@@ -117,6 +117,85 @@ test("a process that finds out later that the store went back says so, too", asy
   assert.equal((await knows.inspect.health()).detail["operationsLost"], 1);
 });
 
+/** A replica gets the data as soon as it asks for them. */
+const AT_ONCE = { "repl-diskless-sync-delay": "0" };
+
+/** Makes this primary a replica of one that has its data as they are now, and promotes it again after `meanwhile`: it never stopped running. */
+async function demotedAndPromoted(
+  t: TestContext,
+  server: RedisServer,
+  meanwhile: () => Promise<unknown>,
+): Promise<void> {
+  const other = await ownRedis(t, { settings: AT_ONCE });
+  const [one, two] = await Promise.all([server, other].map((each) => connect({ url: each.url() })));
+  t.after(() => [one, two].forEach((wire) => wire!.close()));
+  const isSynced = async (wire: typeof one): Promise<boolean> =>
+    /master_link_status:up/.test(String(await wire!.call(["INFO", "replication"], 5_000)));
+  await two!.call(["REPLICAOF", "127.0.0.1", String(server.port)], 5_000);
+  await untilTrue(() => isSynced(two), Boolean, "the other one has the data");
+  await two!.call(["REPLICAOF", "NO", "ONE"], 5_000);
+  await meanwhile();
+  await one!.call(["REPLICAOF", "127.0.0.1", String(other.port)], 5_000);
+  await untilTrue(() => isSynced(one), Boolean, "it has the other one's data");
+  await one!.call(["REPLICAOF", "NO", "ONE"], 5_000);
+}
+
+test("a primary that was a replica for a moment, and lost writes by it, is noticed although it never stopped: no fence is issued twice", async (t) => {
+  const server = await ownRedis(t, { settings: AT_ONCE });
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  await store.enqueue([draft("a")]);
+  await store.register(workerRecord("w"));
+  let lost: Awaited<ReturnType<typeof claimed>>["jobs"] = [];
+  await demotedAndPromoted(t, server, async () => {
+    ({ jobs: lost } = await claimed(store, "w"));
+    await store.enqueue([draft("b")]);
+  });
+  // This very call would claim the job again under the fence that was lost.
+  await assert.rejects(store.turn("w", [], roomFor(9)), { code: ErrorCode.storeUnreachable });
+  const turn = await again(() => store.turn("w", [], roomFor(9)));
+  assert.deepEqual([turn.live, turn.claimed], [false, []]);
+  assert.match(turn.replaced!, /operation\(s\)/);
+  assert.ok(Number((await store.inspect.health()).detail["operationsLost"]) > 0);
+  await store.register(workerRecord("v", { predecessor: "w" }));
+  const { jobs } = await claimed(store, "v");
+  assert.deepEqual(jobs.map(({ lease }) => lease.jobId).toSorted(), ["a", "b"], "what it had enqueued is there again");
+  for (const { lease } of jobs) assert.ok(lease.epoch > lost[0]!.lease.epoch);
+});
+
+test("a process that was refused by a replica begins a run when that is promoted, although it knows of nothing that is lost", async (t) => {
+  const server = await ownRedis(t);
+  const store = storeOn(t, server.url());
+  await store.declare([kind("mail")]);
+  const { epoch } = await store.register(workerRecord("w"));
+  const wire = await connect({ url: server.url() });
+  t.after(() => wire.close());
+  await wire.call(["REPLICAOF", "127.0.0.1", "1"], 5_000);
+  for (let tries = 0; tries < 3; tries++)
+    await assert.rejects(store.enqueue([draft("a")]), { code: ErrorCode.storeReadOnly });
+  await wire.call(["REPLICAOF", "NO", "ONE"], 5_000);
+  assert.ok((await again(() => store.register(workerRecord("v")))).epoch > epoch);
+});
+
+test("a process that knows of a later run than the store has begins one after both", async (t) => {
+  const server = await ownRedis(t, { fsync: "always" });
+  const [knows, other] = [storeOn(t, server.url()), storeOn(t, server.url())];
+  await knows.declare([kind("mail")]);
+  const copy = join(server.folder, "copy");
+  cpSync(join(server.folder, "appendonlydir"), copy, { recursive: true });
+  await server.restart();
+  const { epoch } = await again(() => knows.register(workerRecord("w")));
+  await server.stop();
+  rmSync(join(server.folder, "appendonlydir"), { recursive: true });
+  cpSync(copy, join(server.folder, "appendonlydir"), { recursive: true });
+  await server.start();
+  // It was not there in the run that is gone, and begins one of the same number.
+  await again(() => other.register(workerRecord("v")));
+  assert.ok((await again(() => knows.register(workerRecord("x")))).epoch > epoch);
+  assert.ok(Number((await knows.inspect.health()).detail["operationsLost"]) > 0);
+  assert.equal((await other.turn("v", [], roomFor(9))).live, false);
+});
+
 test("scripts that the server forgot are loaded again, and neither that nor another process begins a run", async (t) => {
   const server = await ownRedis(t);
   const store = storeOn(t, server.url());

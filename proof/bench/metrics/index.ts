@@ -24,12 +24,13 @@ import { firstJob } from "./first-job.ts";
 import { heartbeats } from "./heartbeats.ts";
 import { idleCpu } from "./idle-cpu.ts";
 import { idleFleet } from "./idle-fleet.ts";
-import { killToRerun } from "./kill-to-rerun.ts";
+import { killToRerun, killToRerunElsewhere } from "./kill-to-rerun.ts";
 import { lookOver } from "./look-over.ts";
 import { openUnclean } from "./open-unclean.ts";
 import { pickupOther } from "./pickup-other.ts";
 import { pickupSame } from "./pickup-same.ts";
 import { recoverOrphans } from "./recover-orphans.ts";
+import { lossyFailover } from "./redis-failover.ts";
 import { slowScripts } from "./redis-scripts.ts";
 import { drainAlways, idleCommands, jobMemory, largeReads } from "./redis-store.ts";
 import { schedulesDue } from "./schedules-due.ts";
@@ -105,6 +106,8 @@ export const metrics: Readonly<Record<StoreName, readonly Metric[]>> = {
     largeReads,
     slowScripts,
     killToRerun,
+    killToRerunElsewhere,
+    lossyFailover,
     idleCpu,
     idleCommands,
     workerMemory,

@@ -1,6 +1,8 @@
 // From the SIGKILL of a worker process to the next start of its job in another process, at the default heartbeat settings: no
 // heartbeat is awaited. The end of a connection makes the others look, and the kernel proves the death.
 import { setTimeout as delay } from "node:timers/promises";
+import { defaultOf } from "../../../src/engine/settings.ts";
+import { durationMs } from "../../../src/job/time.ts";
 import { percentile } from "../figure.ts";
 import type { Metric, Program } from "../harness.ts";
 import { monoMs } from "../program.ts";
@@ -54,6 +56,38 @@ export const killToRerun: Metric = {
         // Measured with ten processes waiting for each core: 210 ms on SQLite, 290 ms on PostgreSQL.
         limits: [{ text: "p99 ≤ 1,000 ms", value: p99, atMost: 1_000 }],
         detail: { p50: percentile(took, 50), p99, max: Math.max(...took), kills: took.length, workers: WORKERS },
+      },
+    ];
+  },
+};
+
+const CONTACT_MS = durationMs(defaultOf("heartbeat.contact"), "heartbeat.contact");
+
+/** Likewise, each worker as on a host of its own: nothing proves a death, and contact is lost when the subscription was missing throughout `contact`. */
+export const killToRerunElsewhere: Metric = {
+  names: ["killToRerunElsewhereMs"],
+  async run(bench) {
+    const url = await bench.store.place();
+    const start = (): Promise<Program> => bench.start("hang", { url }, [], "elsewhere");
+    const workers = [await start(), await start(), await start()];
+    const took: number[] = [];
+    try {
+      for (const n of bench.rounds("killToRerunElsewhereMs, a kill each", bench.pick(10, 2), 12)) {
+        while (workers.length < WORKERS) workers.push(await start());
+        took.push(await killOne(workers, n));
+      }
+    } finally {
+      await Promise.all(workers.map((worker) => worker.end()));
+    }
+    const max = Math.max(...took);
+    const atMost = CONTACT_MS + 500;
+    return [
+      {
+        name: "killToRerunElsewhereMs",
+        unit: "ms",
+        ours: max,
+        targets: [{ text: `all ≤ ${atMost} ms`, value: max, atMost }],
+        detail: { p50: percentile(took, 50), max, kills: took.length, workers: WORKERS, contactMs: CONTACT_MS },
       },
     ];
   },

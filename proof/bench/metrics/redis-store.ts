@@ -3,10 +3,11 @@
 import { connect as connectTo } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { open } from "../../../src/index.ts";
-import { CONCURRENCY, Drainers } from "../drains.ts";
+import { CONCURRENCY, Drainers, startPeer } from "../drains.ts";
 import { median } from "../figure.ts";
 import type { Bench, Metric } from "../harness.ts";
-import { noop } from "../programs/noop.ts";
+import { REDIS_PEERS } from "../peers.ts";
+import { noop, unknown } from "../programs/noop.ts";
 import { TestedRedis } from "../stores/redis.ts";
 
 const INPUT_BYTES = 100;
@@ -17,9 +18,13 @@ function redisOf(bench: Bench): TestedRedis {
   throw new Error("a metric of Redis needs Redis");
 }
 
-/** Jobs with an input of 100 bytes, enqueued by us, and the same jobs when they have succeeded. */
+/** What the issue allows, next to BullMQ. */
+const OF_BULLMQ = 0.5;
+
+/** Jobs with an input of 100 bytes, enqueued by us, and the same jobs when they have succeeded; and those of BullMQ. */
 export const jobMemory: Metric = {
   names: ["jobMemoryQueued", "jobMemoryFinished"],
+  peers: { redis: true },
   async run(bench) {
     const jobs = bench.pick(200_000, 20_000);
     const store = redisOf(bench);
@@ -36,17 +41,49 @@ export const jobMemory: Metric = {
       const queued = ((await used()) - before) / jobs;
       await drainers.round(jobs, null);
       const finished = ((await used()) - before) / jobs;
-      const figure = (name: string, ours: number) => ({
+      await drainers.stop();
+      const beside = bench.peers ? await memoryOfPeer(bench, jobs, used) : null;
+      const figure = (name: string, ours: number, theirs: number | undefined) => ({
         name,
         unit: "B" as const,
         ours,
-        targets: [{ text: `≤ ${MAX_BYTES} B`, value: ours, atMost: MAX_BYTES }],
+        ...(theirs !== undefined && { peers: { BullMQ: theirs } }),
+        targets: [
+          { text: `≤ ${MAX_BYTES} B`, value: ours, atMost: MAX_BYTES },
+          ...(theirs === undefined
+            ? []
+            : [{ text: `≤ ${OF_BULLMQ} x BullMQ`, value: ours / theirs, atMost: OF_BULLMQ }]),
+        ],
         detail: { jobs, inputBytes: INPUT_BYTES, how: "used_memory of INFO, the difference over all jobs" },
       });
-      return [figure("jobMemoryQueued", queued), figure("jobMemoryFinished", finished)];
+      return [
+        figure("jobMemoryQueued", queued, beside?.queued),
+        figure("jobMemoryFinished", finished, beside?.finished),
+      ];
     });
   },
 };
+
+/** A quarter of the jobs: theirs take several times as long. */
+async function memoryOfPeer(
+  bench: Bench,
+  jobs: number,
+  used: () => Promise<number>,
+): Promise<{ queued: number; finished: number }> {
+  const [peer] = REDIS_PEERS;
+  const program = await startPeer(bench, peer!);
+  return bench.during([program], async () => {
+    bench.progress(`jobMemory, ${jobs / 4} jobs of ${peer!.name}`);
+    const fill = (count: number): Promise<void> => program.ask("fill", { count, inputBytes: INPUT_BYTES });
+    await fill(1_000);
+    await program.ask("go");
+    const before = await used();
+    await fill(jobs / 4);
+    const queued = ((await used()) - before) / (jobs / 4);
+    await program.ask("go");
+    return { queued, finished: ((await used()) - before) / (jobs / 4) };
+  });
+}
 
 /** One page of 50 with each filter, the worst of them; counts. */
 export const largeReads: Metric = {
@@ -58,14 +95,20 @@ export const largeReads: Metric = {
     bench.progress(`filling ${million} jobs`);
     await store.fill(bench, url, { kind: "noop", priority: 0, finished: true }, million / 2);
     await store.fill(bench, url, { kind: "noop", priority: 0 }, million / 2);
-    const engine = await open(url, { jobs: [noop], logger: false });
+    const engine = await open(url, { jobs: [noop, unknown], logger: false });
+    const { id: parent } = await engine.enqueue(noop, { n: 0 });
     const filters = {
       none: {},
       state: { state: "queued" },
+      stateOfNone: { state: "running" },
       rareState: { state: "dead" },
       kind: { kind: "noop" },
+      kindOfNone: { kind: "unknown" },
+      parentOfNone: { parent },
       text: { text: "no such text" },
-      age: { createdBefore: 1_000 },
+      before: { createdBefore: 1_000 },
+      after: { createdAfter: Date.now() + 3_600_000 },
+      several: { state: "succeeded", kind: "noop", text: "no such text" },
     } as const;
     const took: Record<string, number> = {};
     for (const [name, filter] of Object.entries(filters)) {

@@ -53,6 +53,8 @@ interface Seen {
 
 interface Run {
   readonly token: string;
+  /** Where it was entered. */
+  readonly wire: Wire;
   readonly scripts: (name: ScriptName) => Script;
 }
 
@@ -87,6 +89,8 @@ export class Connection {
   #resending: Promise<void> | null = null;
   /** What was missing and was sent again, and the store does not know of yet. */
   #unnoted = NOTHING_NOTED;
+  /** A run in which the server was found to be a replica, or to have less than it had: there, it does not go on. */
+  #endedRun: string | null = null;
   /** The node of a cluster that has the store, as far as is known. */
   #moved: HostPort | null = null;
   #retry: CallOff | undefined;
@@ -149,6 +153,12 @@ export class Connection {
       }
       const [ok, ops, now, epoch, answer] = reply as [number, string | number, string, string, Reply];
       if (ok === 1) {
+        // Replies of one wire come in the order of their operations.
+        if (run === this.#run && Number(ops) < this.#seen.ops) {
+          this.#endedRun = run.token;
+          wire.close();
+          throw new WentBack();
+        }
         this.#deps.onServerNow?.(Number(now), sentAtMono);
         this.#seen = { runs: this.#seen.runs, ops: Math.max(this.#seen.ops, Number(ops)), epoch: Number(epoch) };
         // Scripts that wrote return the number that they made, the others a text that they read.
@@ -277,14 +287,18 @@ export class Connection {
         return await wire.call(args, deadlineMs);
       } catch (thrown) {
         const to = movedTo(thrown);
-        if (to !== null || replyCode(thrown) === "READONLY") {
+        const isReplica = replyCode(thrown) === "READONLY";
+        if (to !== null || isReplica) {
+          // What it had and its primary did not is gone, although its process and its scripts are the same when it is promoted again.
+          if (isReplica && this.#run?.wire === watched) this.#endedRun = this.#run.token;
           this.#moved = to;
           wire.close();
         }
         throw thrown;
       }
     };
-    return { ...wire, call };
+    const watched = { ...wire, call };
+    return watched;
   }
 
   #connected(): Promise<Wire> {
@@ -359,58 +373,80 @@ export class Connection {
     const call = (...args: string[]): Promise<Reply> => wire.call(args, CALL_MS);
     /** What this process knew before it came to this server; null: nothing. */
     const known = this.#seen.runs > 0 ? this.#seen : null;
+    const knownRun = this.#run?.token;
     for (let tries = 0; tries < MAX_RUNS; tries++) {
-      const fields = ["run", "id", "schema", "runs", "begun", "server"];
+      const fields = ["run", "id", "schema", "runs", "begun", "server", "ops", "former"];
       const meta = (await call("HMGET", `${this.tag}meta`, ...fields)) as (string | null)[];
-      const [run = null, id = null, schema = null, runs = null, begun = null, server = null] = meta;
+      const [
+        run = null,
+        id = null,
+        schema = null,
+        runs = null,
+        begun = null,
+        server = null,
+        ops = null,
+        former = null,
+      ] = meta;
       if (this.#storeId !== null && id !== this.#storeId && !this.#deps.isForgetful) throw replaced(id);
       if (Number(schema ?? SCHEMA_VERSION) > SCHEMA_VERSION) throw newer(Number(schema));
       if (Number(schema ?? SCHEMA_VERSION) < OLDEST_SCHEMA) throw unreleased(Number(schema));
       // A run that is begun by a newer program gives the store its layout, and ends that of all older ones: they do not know it.
       const isCurrent = Number(schema ?? SCHEMA_VERSION) === SCHEMA_VERSION;
-      if (isCurrent && run !== null && (await this.#hasMark(wire, run))) {
+      const { runs: seenRuns, ops: seenOps, epoch: seenEpoch } = this.#seen;
+      // The same process of the server, with data of before: it was a replica in between, or was given older data.
+      const isKnown = id !== null && id === this.#storeId && seenRuns > 0;
+      const isOther = isKnown && (Number(runs) < seenRuns || (Number(runs) === seenRuns && run !== this.#run?.token));
+      const wentBack = isOther || (isKnown && Number(runs) === seenRuns && Number(ops) < seenOps);
+      const goesOn = isCurrent && run !== null && run !== this.#endedRun && !wentBack;
+      if (goesOn && (await this.#hasMark(wire, run))) {
         const before = this.#seen;
         this.#storeId = id;
-        this.#run = { token: run, scripts: scriptsOf(run, this.#clock) };
-        this.#seen = { ...before, runs: Number(runs) };
+        this.#run = { token: run, wire, scripts: scriptsOf(run, this.#clock) };
+        // Another run may have fewer operations: `#compare` finds out what is missing.
+        const atLeast = before.runs === Number(runs) ? before.ops : 0;
+        this.#seen = { ...before, runs: Number(runs), ops: Math.max(atLeast, Number(ops)) };
         const isLate = before.runs > 0 && before.runs === Number(runs) - 1 && before.ops > Number(begun);
         if (isLate) await this.#noteLoss(wire, before);
-        if (known !== null && known.runs !== Number(runs)) this.#compare(known, Number(runs), Number(begun));
+        // Numbers of operations can only be compared with those of the run before, if that was the one that this process knows.
+        if (known !== null && known.runs !== Number(runs))
+          this.#compare(known, Number(runs), Number(begun), former === null || former === knownRun);
         else if (this.#resending === null && (this.#journal.unsent.length > 0 || this.#unnoted !== NOTHING_NOTED))
           this.#resend(0, 0);
         return;
       }
       const serverId = await serverRunId(wire);
       // The same process of the server has only forgotten its scripts (SCRIPT FLUSH).
-      if (isCurrent && run !== null && server && server === serverId) {
+      if (goesOn && server && server === serverId) {
         await call("SCRIPT", "LOAD", runMark(run).text);
         continue;
       }
       if (!isCurrent)
         for (let from = "1"; from !== "";) from = (await call("EVAL", LAYOUT_FROM_2, "1", this.tag, from)) as string;
       const next = random.hex(8);
+      // A replica refuses this, before a mark is left on it each time that it is asked.
+      await call("HDEL", `${this.tag}meta`, "-");
       await call("SCRIPT", "LOAD", runMark(next).text);
-      const { runs: seenRuns, ops, epoch } = this.#seen;
       const facts = [
         run ?? "",
         next,
         String(seenRuns),
-        String(ops),
-        String(epoch),
+        String(seenOps),
+        String(seenEpoch),
         random.hex(16),
         String(SCHEMA_VERSION),
         serverId,
+        isOther ? "1" : "",
       ];
       await call("EVAL", beginText(this.#clock), "1", this.tag, ...facts);
       // The operations of the new run are at least as many as were known before.
-      if (seenRuns > 0) this.#seen = { runs: 0, ops, epoch };
+      if (seenRuns > 0) this.#seen = { runs: 0, ops: seenOps, epoch: seenEpoch };
     }
     throw restless();
   }
 
-  /** A run has begun since this process was here last. Numbers of operations can only be compared with those of the run before. */
-  #compare(before: Seen, runs: number, begun: number): void {
-    const has = before.runs === runs - 1 ? begun : 0;
+  /** A run has begun since this process was here last. */
+  #compare(before: Seen, runs: number, begun: number, isFormer: boolean): void {
+    const has = before.runs === runs - 1 && isFormer ? begun : 0;
     const operations = before.runs === runs - 1 ? Math.max(0, before.ops - begun) : 0;
     this.#resend(operations, this.#journal.lose(has));
   }
@@ -441,6 +477,13 @@ async function serverRunId(wire: Wire): Promise<string> {
 
 export function tagOf(name: string): string {
   return `o:{${name}}:`;
+}
+
+/** The reply belongs to a store that has lost what this process knew of: nothing in it is to be trusted. */
+class WentBack extends Disconnected {
+  constructor() {
+    super("the server has lost writes that it had acknowledged, without being started again", "WENT_BACK");
+  }
 }
 
 function closed(): OutliveError {

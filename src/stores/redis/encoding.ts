@@ -162,7 +162,7 @@ export function failedArgs({ row, line, as, input, error }: FailedRow, blockId: 
 }
 
 /** Jobs that one script begins to wait for, about 2 ms; more of them are prepared in pieces before (turn.ts). */
-export const MAX_AWAITED = 250;
+export const MAX_AWAITED = 100;
 
 export function changeArgs(change: Change, id: string): string[] {
   const { name, to, add, outcome, delayMs, result, error, reason, wait, together, follow = [], ifCancelled } = change;

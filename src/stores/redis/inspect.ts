@@ -16,15 +16,18 @@ import { serverFacts } from "./upkeep.ts";
 const MAX_CALLS = 33;
 const KEYS_AT_ONCE = 500;
 
+/** What one script reads: a process may wait for the results of thousands of jobs. */
+const OUTCOMES_AT_ONCE = 250;
+
 export function inspecting(connection: Connection): Inspecting {
   return {
     get: (id) => getJob(connection, id),
     async outcomes(ids) {
-      const list = (await connection.eval("outcomes", [String(ids.length), ...ids])) as unknown as [
-        number,
-        string,
-        string,
-      ][];
+      const list: [number, string, string][] = [];
+      for (let from = 0; from < ids.length; from += OUTCOMES_AT_ONCE) {
+        const piece = ids.slice(from, from + OUTCOMES_AT_ONCE);
+        list.push(...((await connection.eval("outcomes", [String(piece.length), ...piece])) as unknown as typeof list));
+      }
       return ids.map((id, at) => {
         const [state, result, error] = list[at]!;
         if (state === undefined) return { id, state: "missing", result: null, error: null };

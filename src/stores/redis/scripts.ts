@@ -346,14 +346,16 @@ if isOlder then
 end
 local epoch, runs, ops, last = tonumber(m[2] or 0), tonumber(m[3] or 0), tonumber(m[4] or 0), tonumber(m[5] or now)
 local seenRuns, seenOps, seenEpoch = tonumber(A[3]), tonumber(A[4]), tonumber(A[5])
-local lost = seenRuns == runs and math.max(0, seenOps - ops) or 0
+-- The beginning of a run that this store has not is lost, too.
+local lost = not isNew and seenRuns >= runs and math.max(A[9] == '1' and 1 or 0, seenOps - ops) or 0
+if not isNew then runs = math.max(runs, seenRuns) end
 local gap = now - last
 local why = isOlder and 'the store got the layout of a newer version' or 'the server started again or another one took over'
 if lost > 0 then why = why .. ', and ' .. int(lost) .. ' operation(s) that this process knew of are missing' end
 if gap > ${600_000} then why = why .. ', and its latest write is ' .. int(gap) .. ' ms old' end
 local restored = tonumber(m[6] or 0)
 if lost > 0 or gap > ${600_000} then restored = runs + 1 end
-call('HSET', T .. 'meta', 'run', A[2], 'server', A[8], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
+call('HSET', T .. 'meta', 'run', A[2], 'former', A[1], 'server', A[8], 'runs', int(runs + 1), 'epoch', int(math.max(epoch + 1, seenEpoch + 1, now)), 'begun', int(ops), 'begunAt', isNew and 0 or int(now),
   'ops', int(math.max(ops, seenOps) + 1), 'at', int(now), 'restored', int(restored), 'lost', int(lost), 'why', why, 'unreported', isNew and '' or why,
   'unopened', isNew and '' or '1', 'jobsAgain', 0, 'endsAgain', 0)
 return {1, A[2]}

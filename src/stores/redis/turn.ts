@@ -184,6 +184,18 @@ async function turnOnce(
 /** What the script that knows everything settles and claims: each job may take 100 us of the server. */
 const MAX_IN_FULL = 50;
 
+/** As many of them, from the first on, as one script settles: what follows from an end, and whom it waits for, takes its time, too. */
+function firstPiece(settlements: readonly Settlement[]): readonly Settlement[] {
+  let cost = 0;
+  const end = settlements.findIndex(({ change }, at) => (cost += costOfEnd(change)) > MAX_IN_FULL && at > 0);
+  return end === -1 ? settlements : settlements.slice(0, end);
+}
+
+function costOfEnd({ follow, wait }: Settlement["change"]): number {
+  const awaited = wait?.until && "jobs" in wait.until ? wait.until.jobs.length : 0;
+  return 1 + (follow?.length ?? 0) + (awaited <= MAX_AWAITED ? awaited / 2 : 0);
+}
+
 async function fullTurn(
   connection: Connection,
   worker: string,
@@ -192,12 +204,12 @@ async function fullTurn(
 ): Promise<TurnOnce> {
   const settled: WriteAnswer[] = [];
   let rest = settlements;
-  for (; rest.length > MAX_IN_FULL; rest = rest.slice(MAX_IN_FULL)) {
-    const piece = rest.slice(0, MAX_IN_FULL);
+  for (let piece = firstPiece(rest); piece.length < rest.length; piece = firstPiece(rest)) {
     const { args, order } = settlementsArgs(piece);
     const refused = await connection.eval("settle", args, [{ script: "settleAgain", args }]);
     assertDeclared(refused);
     settled.push(...settledOf(piece, order, refused as unknown as Refused));
+    rest = rest.slice(piece.length);
   }
   const total = Math.min(room.total, MAX_IN_FULL);
   const ahead = Math.max(0, Math.min(room.ahead ?? 0, MAX_IN_FULL - room.total));
@@ -232,10 +244,13 @@ async function fullTurn(
 /** How they are sent again if the store loses them: no script settles more jobs of any sort. */
 function againOf(settlements: readonly Settlement[], ends: Ends): readonly Resendable[] {
   if (settlements.length === 0) return [];
-  if (settlements.length <= MAX_IN_FULL) return [{ script: "settleAgain", args: ends.args }];
   const pieces: Resendable[] = [];
-  for (let from = 0; from < settlements.length; from += MAX_IN_FULL)
-    pieces.push({ script: "settleAgain", args: settlementsArgs(settlements.slice(from, from + MAX_IN_FULL)).args });
+  for (let rest = settlements; rest.length > 0;) {
+    const piece = firstPiece(rest);
+    if (piece.length === settlements.length) return [{ script: "settleAgain", args: ends.args }];
+    pieces.push({ script: "settleAgain", args: settlementsArgs(piece).args });
+    rest = rest.slice(piece.length);
+  }
   return pieces;
 }
 

@@ -33,11 +33,15 @@ const BULK = 1_000;
 let filled = 0;
 
 serve({
-  fill: async ({ count }: { count: number }) => {
+  fill: async ({ count, inputBytes }: { count: number; inputBytes?: number }) => {
     filled = count;
+    const given = inputBytes === undefined ? null : { text: "x".repeat(inputBytes - `{"text":""}`.length) };
     for (let from = 0; from < count; from += BULK)
       await queue.addBulk(
-        Array.from({ length: Math.min(BULK, count - from) }, (_, i) => ({ name: "noop", data: { n: from + i } })),
+        Array.from({ length: Math.min(BULK, count - from) }, (_, i) => ({
+          name: "noop",
+          data: given ?? { n: from + i },
+        })),
       );
   },
   go: async () => {
