@@ -24,7 +24,7 @@ import { endComplete } from "../recovery/collection-ends.ts";
 import type { AnnounceAnswer, CollectionCount, CollectionFilter, Collections } from "../stores/collections.ts";
 import { type ParkedAs, parkedAs, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
-import { Intake, needBlobs } from "./intake.ts";
+import { announce, Intake, needBlobs } from "./intake.ts";
 import { expectedIn } from "./messages.ts";
 
 /** The options of `collect`. */
@@ -159,7 +159,7 @@ export class CollectionClient {
   async announce(contract: AnyCollection, id: string, expected: Readonly<Record<string, number>>): Promise<void> {
     assertKey(id, "The collection's id");
     assertExpected(contract, expected);
-    const answer = await this.#deps.collections.announce(id, expected);
+    const answer = await announce(this.#deps.collections, contract.name, id, expected);
     if (answer.is !== "announced") throw refused(contract.name, id, answer);
     await endComplete(this.#deps.collections, this.#deps.events, [id]);
   }
@@ -259,7 +259,7 @@ export class CollectionClient {
     // A name of an earlier version does not say it; a part has a series.
     if (as?.is === "header" || (as === null && series === null && ordinal === null)) {
       const expected = expectedIn(data);
-      return typeof expected === "string" ? "kept" : this.#announceAgain(collection, expected);
+      return typeof expected === "string" ? "kept" : this.#announceAgain(kind, collection, expected);
     }
     const isGood =
       data.length <= this.#deps.messageMax(kind) && (as?.sha256 === undefined || as.sha256 === sha256(data));
@@ -267,12 +267,12 @@ export class CollectionClient {
     const [answer] = await this.intake(kind).put(kind, [{ collection, series, ordinal, data }]);
     const total = as?.total ?? null;
     if (total === null || (answer !== "accepted" && answer !== "duplicate")) return answer!;
-    const announced = await this.#announceAgain(collection, { [series]: total });
+    const announced = await this.#announceAgain(kind, collection, { [series]: total });
     return announced === "conflict" ? announced : answer;
   }
 
-  async #announceAgain(id: string, expected: Readonly<Record<string, number>>): Promise<PutAnswer> {
-    const { is } = await this.#deps.collections.announce(id, expected);
+  async #announceAgain(kind: string, id: string, expected: Readonly<Record<string, number>>): Promise<PutAnswer> {
+    const { is } = await announce(this.#deps.collections, kind, id, expected);
     return is === "announced" ? "accepted" : is === "contradicts" ? "conflict" : is;
   }
 

@@ -6,7 +6,7 @@ import { ErrorCode, OutliveError } from "../job/errors.ts";
 import type { Emitter } from "../job/events.ts";
 import type { Clock } from "../job/time.ts";
 import { endComplete } from "../recovery/collection-ends.ts";
-import type { Collections } from "../stores/collections.ts";
+import type { AnnounceAnswer, Collections } from "../stores/collections.ts";
 import { blobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 
 /** A part on its way, with its bytes. */
@@ -63,7 +63,9 @@ export class Intake {
     const known = await this.#known.call(
       incoming.map(({ collection, series, ordinal }) => ({ collection, series, ordinal })),
     );
-    const stored = await Promise.all(incoming.map((part, at) => this.#store(kind, part, known[at]!)));
+    // The ids of another kind are unknown to this one, whose blobs and limits are its own.
+    const ours = known.map((place) => (place?.kind === kind ? place : null));
+    const stored = await Promise.all(incoming.map((part, at) => this.#store(kind, part, ours[at]!)));
     const answers = stored.map(({ answer }) => answer);
     const parts = stored.flatMap(({ part }, at) => (part === null ? [] : [{ at, part }]));
     if (parts.length > 0) {
@@ -219,6 +221,17 @@ class Together<In, Out> {
     }
     return this.#waiting.splice(0, calls);
   }
+}
+
+/** Says how many parts these series of a collection of this kind have. */
+export async function announce(
+  collections: Collections,
+  kind: string,
+  id: string,
+  expected: Readonly<Record<string, number>>,
+): Promise<AnnounceAnswer> {
+  const [known] = await collections.known([{ collection: id, series: "", ordinal: 1 }]);
+  return known?.kind === kind ? collections.announce(id, expected) : { is: "unknown", series: null };
 }
 
 /** Without a blob store there is nowhere to keep a part. */

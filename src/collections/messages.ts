@@ -7,7 +7,7 @@ import type { Consumer, Delivery, Verdict } from "../stores/broker.ts";
 import type { AnnounceAnswer, Collections } from "../stores/collections.ts";
 import { type ParkedAs, parkedBlobOf, type PartBlobs, sha256 } from "./blob-names.ts";
 import type { AnyCollection } from "./contract.ts";
-import type { IncomingPart, Intake } from "./intake.ts";
+import { announce, type IncomingPart, type Intake } from "./intake.ts";
 
 /**
  * A message that was in hand when this many processes died leaves its queue: from then on it is handled one at a time, so that it holds up no other, and a
@@ -163,7 +163,7 @@ export class Messages {
         });
     }
     for (const { delivery, total, part } of totals.values()) {
-      const reason = whyNotAnnounced(await collections.announce(part.collection, { [part.series]: total }));
+      const reason = whyNotAnnounced(await announce(collections, kind, part.collection, { [part.series]: total }));
       if (reason !== null) parked.push({ delivery, reason });
     }
     await this.#park(parked);
@@ -183,7 +183,7 @@ export class Messages {
           ? "it has no header outlive-collection"
           : typeof expected === "string"
             ? expected
-            : whyNotAnnounced(await collections.announce(collection, expected));
+            : whyNotAnnounced(await announce(collections, this.#contract.name, collection, expected));
       if (reason !== null) await this.#park([{ delivery, reason, isHeader: true }]);
       else void intake.check([collection!]).catch(() => {});
     }
@@ -318,7 +318,7 @@ function whyRefused(answer: PutAnswer, { series, ordinal }: IncomingPart): strin
     case "conflict":
       return `part ${ordinal} of ${series} is there with other bytes, or the series has fewer parts`;
     case "unknown":
-      return "there is no such collection";
+      return "there is no such collection of this kind";
     default:
       return null;
   }
@@ -330,7 +330,7 @@ function whyNotAnnounced(answer: AnnounceAnswer): string | null {
     case "closed":
       return null;
     case "unknown":
-      return answer.series === null ? "there is no such collection" : `it has no series ${answer.series}`;
+      return answer.series === null ? "there is no such collection of this kind" : `it has no series ${answer.series}`;
     case "contradicts":
       return `of its series ${answer.series}, ${answer.why}`;
   }

@@ -99,6 +99,8 @@ export type PutAnswer = (typeof PUT_ANSWERS)[number];
 
 /** What a store knows about the place of a part before it is put. */
 export interface KnownPlace {
+  /** The name of the collection's kind. */
+  readonly kind: string;
   readonly state: CollectionState;
   /** Null: no such series. */
   readonly series: { readonly expected: number | null } | null;

@@ -157,6 +157,19 @@ test("bad input is refused with what to do next, and nothing is stored", async (
   assert.deepEqual(readdirSync(join(blobs, "..")).includes("blobs") ? blobsIn(blobs) : [], []);
 });
 
+test("a collection of another kind is unknown: no part is put into it, nothing is announced for it, and no blob is left", async (t) => {
+  const scan = collection("scan", { series: ["files"] }).done(() => {});
+  const other = collection("other", { series: ["files"] }).done(() => {});
+  const { engine, blobs } = await place(t, [scan, other]);
+  await engine.collect(scan, null, { id: "a" });
+  assert.equal(await engine.put(scan, "a", "files", 1, bytes("one")), "accepted");
+  for (const ordinal of [1, 2]) assert.equal(await engine.put(other, "a", "files", ordinal, bytes("one")), "unknown");
+  await assert.rejects(engine.announce(other, "a", { files: 1 }), { code: ErrorCode.notFound });
+  const { series, state } = (await engine.collection("a"))!;
+  assert.deepEqual([series["files"]?.have, series["files"]?.expected, state], [1, null, "collecting"]);
+  assert.equal(blobsIn(blobs).length, 1);
+});
+
 test("without a blob store a put is refused, and the collection stays as it is", async (t) => {
   const scan = collection("scan", { series: ["files"] }).done(() => {});
   const engine = await open("sqlite::memory:", { jobs: [scan], logger: false });
@@ -256,6 +269,34 @@ test("parts are not cleaned up before done has run, however long that takes and 
   );
   assert.deepEqual(read, ["one", "two"]);
   assert.deepEqual(blobsIn(blobs), []);
+});
+
+test("the steps of collections are log lines: open, complete, notified, and abandoned with the reason as a warning", async (t) => {
+  const lines: string[] = [];
+  const add = (level: string) => (text: string) => {
+    if (text.startsWith("collection ")) lines.push(`${level}: ${text}`);
+  };
+  const logger = { debug: add("debug"), info: add("info"), warn: add("warn"), error: add("error") };
+  const scan = collection("scan", { series: ["files"] }).done(() => {});
+  const { engine } = await place(t, [scan], { logger });
+  await engine.start();
+  await engine.collect(scan, null, { id: "a", expect: { files: 1 } });
+  await engine.put(scan, "a", "files", 1, bytes("one"));
+  await untilIs(engine, "a", "notified");
+  await engine.collect(scan, null, { id: "b" });
+  await engine.abandonCollection("b");
+  const steps = [
+    "info: collection a of scan is open",
+    "info: collection a of scan is complete",
+    "info: collection a of scan is notified",
+    "info: collection b of scan is open",
+  ];
+  await untilTrue(
+    () => lines.filter((line) => steps.includes(line)),
+    (found) => found.length === steps.length,
+    "each step has one line",
+  );
+  assert.match(lines.find((line) => line.includes("abandoned")) ?? "", /^warn: collection b of scan is abandoned: ./);
 });
 
 test("a logger with debug gets a line for each accepted part, and none for a part that was there", async (t) => {

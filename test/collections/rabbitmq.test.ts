@@ -13,6 +13,7 @@ import { MAX_ALONE, MAX_IN_COMPANY } from "../../src/collections/messages.ts";
 import { type Rabbitmq, rabbitmq } from "../../src/rabbitmq.ts";
 import { PATIENT, untilTrue } from "../support/processes.ts";
 import { freshKind, sharedRabbitmq, untilGone } from "../support/rabbitmq.ts";
+import { RedisServer } from "../support/redis.ts";
 import { SmallDisk } from "../support/small-disk.ts";
 
 const EXCHANGE = "outlive.collections";
@@ -219,7 +220,9 @@ test("each bad message is parked with its reason, stops no other, and one whose 
   const channel = await channelOf(t);
   cleaned(t, channel, kind);
   const scan = collection(kind, { series: ["files"], message: { max: 20 } }).done(() => {});
-  const { engine } = await place(t, [scan]);
+  // Nothing is attached, so it is not consumed.
+  const neighbour = collection(freshKind(), { series: ["files"] });
+  const { engine } = await place(t, [scan, neighbour]);
   const connected = untilBroker(engine, "connected");
   await engine.collect(scan, null, { id: "a", expect: { files: 3 } });
   await engine.start();
@@ -232,6 +235,10 @@ test("each bad message is parked with its reason, stops no other, and one whose 
   await producer.part("a", "files", "many", "x");
   await producer.part("a", "files", 4, "beyond");
   await producer.part("nobody", "files", 1, "x");
+  // Of a kind whose queues these are not.
+  await engine.collect(neighbour, null, { id: "b" });
+  await producer.part("b", "files", 1, "x");
+  await producer.header("b", { files: 1 });
   await producer.part("a", "files", 2, "more than twenty bytes");
   await producer.part("a", "files", 2, "two", { "outlive-sha256": "0".repeat(64) });
   await producer.send(`${kind}.part`, Buffer.from("no headers"), {});
@@ -241,7 +248,7 @@ test("each bad message is parked with its reason, stops no other, and one whose 
   await producer.part("a", "files", 3, "three");
   const parked = await untilTrue(
     () => engine.parked({ kind }),
-    (rows) => rows.length === 12,
+    (rows) => rows.length === 14,
     "all bad messages are parked",
   );
   const reasons = parked.map(({ reason }) => reason).toSorted();
@@ -272,6 +279,8 @@ test("each bad message is parked with its reason, stops no other, and one whose 
     info.parked.some(({ ordinal }) => ordinal === 2),
     "what is missing is shown with the reason",
   );
+  const { series } = (await engine.collection("b"))!;
+  assert.deepEqual([series["files"]?.have, series["files"]?.expected], [0, null]);
   assert.match(info.why, /lacks 1 of 3 \(2\); \d+ message\(s\) of it are parked/);
   const two = parked.find(({ reason }) => /do not have the hash/.test(reason))!;
   const large = parked.find(({ reason }) => /has 22 bytes/.test(reason))!;
@@ -816,6 +825,45 @@ test("a full blob store: nothing is acknowledged, no more is taken than fits, it
   disk.makeRoom();
   await untilIs(engine, "a", "notified");
   assert.deepEqual(await engine.parked({ kind: full }), []);
+});
+
+test("a store that is away: nothing is acknowledged, no more is taken than fits, it is reported, and afterwards all parts are stored", async (t) => {
+  const PARTS = 10;
+  const kind = freshKind();
+  const channel = await channelOf(t);
+  cleaned(t, channel, kind);
+  const store = await RedisServer.create({ fsync: "always" });
+  const folder = mkdtempSync(join(tmpdir(), "outlive-test-"));
+  // Room for two messages at once.
+  const small = collection(kind, { series: ["files"], message: { max: 100 }, memory: 200 }).done(() => {});
+  const engine = await open(store.url(), {
+    jobs: [small],
+    blobs: join(folder, "blobs"),
+    broker: rabbitmq(await sharedRabbitmq()),
+    logger: false,
+    heartbeat: PATIENT,
+  });
+  t.after(async () => {
+    await engine.close({ grace: "0ms" });
+    await store.destroy();
+    rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+  });
+  const connected = untilBroker(engine, "connected");
+  await engine.collect(small, null, { id: "a", expect: { files: PARTS } });
+  await engine.start();
+  await connected;
+  const failed = new Promise<void>((resolve) =>
+    engine.on("store.failed", ({ doing }) => doing.includes(`outlive.${kind}.part`) && resolve()),
+  );
+  await store.kill();
+  const producer = new Producer(channel, kind);
+  for (let ordinal = 1; ordinal <= PARTS; ordinal++) await producer.part("a", "files", ordinal, `part ${ordinal}`);
+  await failed;
+  const { messageCount } = await channel.checkQueue(`outlive.${kind}.part`);
+  assert.equal(messageCount, PARTS - 2, "the broker keeps what does not fit into the memory of the kind");
+  await store.start();
+  await untilIs(engine, "a", "notified");
+  assert.deepEqual(await engine.parked({ kind }), []);
 });
 
 test("a delivery that can't be handled is handed on a few times, and then kept: an outage of hours does not use up its count", () => {

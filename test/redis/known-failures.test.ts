@@ -190,9 +190,9 @@ test("R5: results of thousands of jobs are read, and schedules that catch up tog
   await store.declare([kind("mail")]);
   const calls: { readonly name: string; readonly args: number }[] = [];
   const evaluate = connection.eval.bind(connection);
-  connection.eval = (name, args = [], again = []) => {
-    calls.push({ name, args: args.length });
-    return evaluate(name, args, again);
+  connection.eval = (name, ...rest) => {
+    calls.push({ name, args: rest[0]?.length ?? 0 });
+    return evaluate(name, ...rest);
   };
   const of = (name: string): number[] => calls.flatMap((one) => (one.name === name ? [one.args] : []));
   await store.enqueue([draft("last")]);
@@ -223,9 +223,9 @@ test("R5: ends of many attempts that wait for many jobs each, and that many jobs
   const { store, connection } = await freshStore(t);
   const settling: string[] = [];
   const evaluate = connection.eval.bind(connection);
-  connection.eval = (script, args, again = []) => {
-    settling.push(...again.map((one) => one.script).filter((one) => one === "settleAgain"));
-    return evaluate(script, args, again);
+  connection.eval = (script, ...rest) => {
+    settling.push(...(rest[1] ?? []).map((one) => one.script).filter((one) => one === "settleAgain"));
+    return evaluate(script, ...rest);
   };
   await store.declare([kind("mail"), kind("sms")]);
   await store.register(workerRecord("w"));

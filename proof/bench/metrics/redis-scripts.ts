@@ -86,11 +86,12 @@ export const slowScripts: Metric = {
     const evaluate = connection.eval.bind(connection);
     /** What would be sent again after a loss. */
     const ends: Resendable[] = [];
-    connection.eval = (name, args, again = []) => {
+    connection.eval = (name, ...rest) => {
+      const again = rest[1] ?? [];
       ends.push(...again.filter(({ script }) => script === "settleAgain").slice(0, Math.max(0, 5 - ends.length)));
       notRun.delete(name);
       calls.set(name, (calls.get(name) ?? 0) + 1);
-      return evaluate(name, args, again);
+      return evaluate(name, ...rest);
     };
     const store = redisStore({ connection, clock: systemClock, wakeups: null });
     await store.declare([kind("mail"), kind("sms"), kind("noop")]);

@@ -335,7 +335,7 @@ class Run {
       if (notified + done !== last) [last, since] = [notified + done, performance.now()];
       await pause(100);
     }
-    this.broken.push(this.#stalled("nothing has ended, and not all is over"));
+    this.broken.push(this.#stalled("nothing has ended, and some collections are open"));
   }
 
   /** What stands still, and what the broker has: afterwards it is gone. */

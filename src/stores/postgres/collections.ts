@@ -187,15 +187,17 @@ function keyOf({ collection, series, ordinal }: PartPlace): string {
   return `${collection}\n${series}\n${ordinal}`;
 }
 
-const KNOWN = `SELECT c.state, s.place, s.expected, p.sha256
+const KNOWN = `SELECT k.name AS kind, c.state, s.place, s.expected, p.sha256
   FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u (collection, series, ordinal, ord)
   LEFT JOIN outlive.collection_state c ON c.id = u.collection
+  LEFT JOIN outlive.kinds k ON k.id = c.kind
   LEFT JOIN outlive.series_state s ON s.collection = c.seq AND s.name = u.series
   LEFT JOIN outlive.parts p ON p.collection = c.seq AND p.series = s.place AND p.ordinal = u.ordinal
   ORDER BY u.ord`;
 
 async function known(session: Session, places: readonly PartPlace[]): Promise<(KnownPlace | null)[]> {
   const rows = await session.rows<{
+    kind: string;
     state: number | null;
     place: number | null;
     expected: number | null;
@@ -205,8 +207,10 @@ async function known(session: Session, places: readonly PartPlace[]): Promise<(K
     texts(places.map(({ series }) => series)),
     list(places.map(({ ordinal }) => ordinal)),
   ]);
-  return rows.map(({ state, place, expected, sha256 }) =>
-    state === null ? null : { state: COLLECTION_STATES[state]!, series: place === null ? null : { expected }, sha256 },
+  return rows.map(({ kind, state, place, expected, sha256 }) =>
+    state === null
+      ? null
+      : { kind, state: COLLECTION_STATES[state]!, series: place === null ? null : { expected }, sha256 },
   );
 }
 

@@ -150,13 +150,14 @@ async function known(connection: Connection, places: readonly PartPlace[]): Prom
   for (const piece of inPieces(places, AT_ONCE)) {
     const args = piece.flatMap(({ collection, series, ordinal }) => [collection, series, String(ordinal)]);
     const list = await connection.eval("knownParts", [String(piece.length), ...args]);
-    for (const one of list as unknown as ("" | [number, number, string, string])[]) {
+    for (const one of list as unknown as ("" | [string, number, number, string, string])[]) {
       if (one === "") {
         found.push(null);
         continue;
       }
-      const [state, hasSeries, expected, sha256] = one;
+      const [kind, state, hasSeries, expected, sha256] = one;
       found.push({
+        kind,
         state: COLLECTION_STATES[state]!,
         series: hasSeries === 1 ? { expected: orNull(expected) } : null,
         sha256: sha256 === "" ? null : sha256,

@@ -72,6 +72,7 @@ export function collections({ db, now, write, read }: FileAccess, kinds: Kinds):
 
 interface PlainCollection {
   readonly seq: number;
+  readonly kind: string;
   readonly state: number;
   readonly created_at: number;
   readonly active_at: number;
@@ -87,7 +88,8 @@ interface SeriesColumns {
   readonly bytes: number;
 }
 
-const FIND = "SELECT seq, state, created_at, active_at, idle_ms, total_ms FROM outlive_collections WHERE id = ?";
+const FIND = `SELECT c.seq, k.name AS kind, c.state, c.created_at, c.active_at, c.idle_ms, c.total_ms
+  FROM outlive_collections c JOIN outlive_kinds k ON k.id = c.kind WHERE c.id = ?`;
 
 function find(db: Database, id: string): PlainCollection | undefined {
   return db.sql(FIND).get(id) as unknown as PlainCollection | undefined;
@@ -206,6 +208,7 @@ function knownPlace(db: Database, { collection: id, series: name, ordinal }: Par
     collection,
     place: series?.place ?? -1,
     known: {
+      kind: collection.kind,
       state: COLLECTION_STATES[collection.state]!,
       series: series ? { expected: series.expected } : null,
       sha256: part?.sha256 ?? null,
@@ -249,7 +252,6 @@ function putParts(db: Database, parts: readonly Part[], now: number): PutAnswer[
 
 interface CollectionColumns extends PlainCollection {
   readonly id: string;
-  readonly kind: string;
   readonly keep_ms: number;
   readonly input: string;
   readonly input_sum: number;

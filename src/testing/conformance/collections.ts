@@ -164,8 +164,8 @@ export function specifyCollections(specify: Specify): void {
       ],
     );
     assert.deepEqual(await collections.known([part("c", "files", 1), part("c", "no", 1), part("x", "files", 1)]), [
-      { state: "collecting", series: { expected: 3 }, sha256: "same-1" },
-      { state: "collecting", series: null, sha256: null },
+      { kind: KIND, state: "collecting", series: { expected: 3 }, sha256: "same-1" },
+      { kind: KIND, state: "collecting", series: null, sha256: null },
       null,
     ]);
   });

@@ -184,7 +184,7 @@ end
 return answers
 `;
 
-/** Of each place: nothing without its collection; its state, whether there is the series, what is expected, and the hash of the part. */
+/** Of each place: nothing without its collection; its kind and state, whether there is the series, what is expected, and the hash of the part. */
 export const KNOWN = /* lua */ `
 ${COLLECTION}
 local found = {}
@@ -193,7 +193,7 @@ for i = 1, num() do
   local r = read(id)
   local p = r and r.places[series]
   local known = p and call('HGET', keyOf('np', r.n, p, pageOf(tonumber(ordinal))), ordinal)
-  found[i] = r and {r.state, p and 1 or 0, p and r['e' .. p] or '', known and string.match(known, '^%d+|([^|]*)|') or ''} or ''
+  found[i] = r and {kindOf(tonumber(r.kind)).name, r.state, p and 1 or 0, p and r['e' .. p] or '', known and string.match(known, '^%d+|([^|]*)|') or ''} or ''
 end
 return found
 `;
