@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { test } from "node:test";
+import { wait } from "../../src/job/transitions.ts";
 import { systemClock } from "../../src/platform/clock.ts";
-import { draft, kind, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
+import { draft, kind, names, roomFor, SETTLE, workerRecord } from "../../src/testing/conformance/fixture.ts";
 import { openStore } from "../conformance/sqlite-stores.ts";
 
 type Ask = NonNullable<Parameters<DatabaseSync["setAuthorizer"]>[0]>;
@@ -60,4 +61,40 @@ test("finished workers that still hold jobs are found by the jobs that run, not 
   const plan = prepare.call(last!.db, `EXPLAIN QUERY PLAN ${last!.sql}`).all("", -1);
   const details = plan.map(({ detail }) => String(detail));
   assert.ok(details.includes("SEARCH w USING INTEGER PRIMARY KEY (rowid=?)"), details.join("\n"));
+});
+
+test("the list of jobs that a job waits for is read once, however many of them are its children", async (t) => {
+  const { value } = Object.getOwnPropertyDescriptor(DatabaseSync.prototype, "prepare")!;
+  const prepare = value as (this: DatabaseSync, sql: string) => StatementSync;
+  const lists = new Map<string, DatabaseSync>();
+  t.mock.method(DatabaseSync.prototype, "prepare", function (this: DatabaseSync, sql: string) {
+    if (/FROM json_each\(\S*\) AS i\b/.test(sql)) lists.set(sql, this);
+    return prepare.call(this, sql);
+  });
+  const store = await openStore(systemClock, ":memory:");
+  t.after(() => store.close());
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+  await store.enqueue([draft("parent")]);
+  const [parent] = (await store.turn("w", [], roomFor(1, ["mail"]))).claimed;
+  const children = names("child", 3);
+  await store.write([
+    { lease: parent!.lease, write: { type: "enqueue", drafts: children.map((id) => draft({ id, kind: "sms" })) } },
+  ]);
+  const view = { id: "parent", state: "running", counters: parent!.counters } as const;
+  const change = wait(view, { step: "run.wait#1", forMs: null, until: { jobs: children } });
+  await store.turn("w", [{ lease: parent!.lease, change }], roomFor(3, ["sms"]));
+  await store.inspect.outcomes(children);
+  assert.ok(lists.size >= 3, [...lists.keys()].join("\n"));
+  for (const [sql, db] of lists) {
+    const details = prepare
+      .call(db, `EXPLAIN QUERY PLAN ${sql}`)
+      .all()
+      .map(({ detail }) => String(detail));
+    assert.match(
+      details.find((one) => /^(SCAN|SEARCH)/.test(one))!,
+      /^SCAN i VIRTUAL TABLE/,
+      `${sql}\n${details.join("\n")}`,
+    );
+  }
 });
