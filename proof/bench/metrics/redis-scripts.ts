@@ -16,7 +16,7 @@ import { MAX_DUE } from "../../../src/schedules/firing.ts";
 import { SCRIPT_NAMES, scriptsOf, SERVER_CLOCK } from "../../../src/stores/redis/scripts.ts";
 import { redisStore } from "../../../src/stores/redis/store.ts";
 import type { Resendable } from "../../../src/stores/redis/journal.ts";
-import type { AttemptWrite, Store } from "../../../src/stores/port.ts";
+import type { AttemptWrite, CondemnRequest, Store } from "../../../src/stores/port.ts";
 import { draft, kind, names, roomFor, SETTLE, workerRecord } from "../../../src/testing/conformance/fixture.ts";
 import { scheduleRow } from "../../../src/testing/conformance/schedules.ts";
 import { median } from "../figure.ts";
@@ -49,6 +49,7 @@ const SCENES: Readonly<Record<string, (stage: Stage) => Promise<void>>> = {
   "jobs that become due, and that expire": dueAndExpired,
   "jobs that fail, are cancelled and retried by hand": byHand,
   "a worker that holds 5,000 jobs: heartbeats, death, recovery, report": recoverMany,
+  "a job that is alone when its workers die": culprit,
   "20,000 jobs with keys": keyed,
   "a batch of 20,000 blocks: append, abort, end": batch,
   "10,000 schedules": schedules,
@@ -265,16 +266,8 @@ async function recoverMany({ store, pick }: Stage): Promise<void> {
   await store.inspect.suspects();
   await store.workers({ which: "all", heldIds: 10 });
   await store.heldBy({ overdue: { marginMs: 0 }, limit: 1_000 });
-  const dead = (await store.workers({ which: "all" })).find((one) => one.id === id)!;
-  const now = Date.now();
-  const request = {
-    worker: dead,
-    death: { how: "gone", lastSeenAliveAt: null, detectedAt: now, evidence: null },
-    recovery: { id: "recovery-1", startedAt: now, by: "bench", integrity: "NOT_CHECKED", summary: null },
-    incident: "incident-1",
-  } as const;
-  while (!(await recoverBatch(store, request, 1_000, decideCrash)).done);
-  await store.inspect.incident("incident-1");
+  await recoverAll(store, await condemned(store, id, "gone"));
+  await store.inspect.incident(`incident of ${id}`);
   await store.inspect.incidents(100, null);
   await store.inspect.latestRecovery();
   const next = await worker(store, "isolates");
@@ -288,6 +281,39 @@ async function recoverMany({ store, pick }: Stage): Promise<void> {
     );
   }
   await store.leave(next);
+}
+
+async function condemned(store: Store, id: string, how: "gone" | "lost"): Promise<CondemnRequest> {
+  const worker = (await store.workers({ which: "all" })).find((one) => one.id === id)!;
+  const now = Date.now();
+  return {
+    worker,
+    death: { how, lastSeenAliveAt: null, detectedAt: now, evidence: null },
+    recovery: { id: `recovery of ${id}`, startedAt: now, by: "bench", integrity: "NOT_CHECKED", summary: null },
+    incident: `incident of ${id}`,
+  };
+}
+
+async function recoverAll(store: Store, request: CondemnRequest, decide = decideCrash): Promise<void> {
+  while (!(await recoverBatch(store, request, 1_000, decide)).done);
+}
+
+/** A job that is on trial, so that it is asked how many others died meanwhile; and one of which the verdict can't be written, which the report keeps. */
+async function culprit({ store }: Stage): Promise<void> {
+  await store.declare([kind("sms", { limits: { errors: 3, timeouts: 3, crashes: 1 } })]);
+  await store.enqueue(["culprit", "other"].map((id) => draft({ id, kind: "sms", delayMs: 0 })));
+  const undeclared = draft({ id: "follows", kind: "nobody" });
+  const refused: typeof decideCrash = (job, of) => {
+    const verdict = decideCrash(job, of);
+    return job.id === "other" ? { ...verdict, change: { ...verdict.change, follow: [undeclared] } } : verdict;
+  };
+  for (const death of [1, 2]) {
+    const id = await worker(store, `dies-${death}`);
+    const suspects = { count: 0, together: null, oldestFirst: false };
+    await store.turn(id, [], { ...roomFor(2, ["sms"]), suspects });
+    await recoverAll(store, await condemned(store, id, "gone"), death === 1 ? refused : decideCrash);
+  }
+  await store.declare([kind("sms")]);
 }
 
 async function keyed({ store, pick }: Stage): Promise<void> {
@@ -572,15 +598,7 @@ async function losses({ store, connection, pick }: Stage): Promise<void> {
   const count = pick(5_000, 500);
   const lost = await worker(store, "lost");
   await store.turn(lost, [], roomFor(count, ["noop"]));
-  const row = (await store.workers({ which: "all" })).find((one) => one.id === lost)!;
-  const now = Date.now();
-  const request = {
-    worker: row,
-    death: { how: "lost", lastSeenAliveAt: null, detectedAt: now, evidence: null },
-    recovery: { id: "recovery-2", startedAt: now, by: "bench", integrity: "NOT_CHECKED", summary: null },
-    incident: "incident-2",
-  } as const;
-  while (!(await recoverBatch(store, request, 1_000, decideCrash)).done);
+  await recoverAll(store, await condemned(store, lost, "lost"));
   await store.operate.noteDeath(lost, "the bench says so");
   for (const { incident } of await store.losses.open()) {
     await store.losses.resolve(lost, "died");
