@@ -41,6 +41,8 @@ export interface TurnDeps {
   readonly clock: Pick<Clock, "mono">;
   /** With this many successes or more, a second statement settles them alongside the claim. With fewer it costs more than it hides. */
   readonly inTwoFrom: number;
+  /** With this many or more, a settlement that hands over slots is two statements at the same time. */
+  readonly halvesFrom: number;
 }
 
 interface Claimed
@@ -67,9 +69,6 @@ interface Woken {
  * now, and its five round trips would keep what was claimed from starting. A worker with fewer ends at once has time to wait.
  */
 const ADMITS_LATER_FROM = 10;
-
-/** With this many ends or more, a settlement that hands over slots is two statements at the same time: 28 thousand jobs with keys a second instead of 22. */
-const HALVES_FROM = 100;
 
 /** With more kinds than this, their first jobs are compared before more of any of them is read. */
 const HEADS_FROM = 8;
@@ -121,7 +120,7 @@ export class Turns {
   }
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
-    const { connection, workers, settling, clock, inTwoFrom } = this.#deps;
+    const { connection, workers, settling, clock, inTwoFrom, halvesFrom } = this.#deps;
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
     const open = await this.#open.of(connection, room);
@@ -147,7 +146,7 @@ export class Turns {
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
     if (others.length === 0 && successes.length >= inTwoFrom && claim.total > 0)
-      turn = await takeTurnInTwo(connection, successes, claim, this.#handsOver && successes.length >= HALVES_FROM);
+      turn = await takeTurnInTwo(connection, successes, claim, this.#handsOver && successes.length >= halvesFrom);
     else if (settlements.length === 0) turn = await takeClaim(connection, claim);
     else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
     else
