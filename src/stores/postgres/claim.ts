@@ -158,24 +158,43 @@ export async function takeClaim(connection: Connection, claim: Claim): Promise<T
  * The same as two statements at the same time on two sessions, for a busy worker: jobs are claimed while the settled ones are written to
  * disk, and only the settlement waits for the disk. A claim that a crashing server loses leaves nothing behind, because whatever is
  * written under it reaches the disk only together with it. Its fence is not issued again: the first claim after a crash raises the epoch.
+ *
+ * `halves`: the settlement is two statements as well, because those that hand over slots take longer than the claim next to them. If one of the two fails,
+ * all of them are settled again, and those of the other are found to be settled already.
  */
 export async function takeTurnInTwo(
   connection: Connection,
   successes: readonly Settlement[],
   claim: Claim,
+  halves: boolean,
 ): Promise<Turn> {
   const { text, values } = CLAIM[formOf(claim)];
-  const settles = settling(successes);
-  const settle = isPlain(settles) ? SETTLE_PLAIN : SETTLE;
+  const middle = halves ? Math.ceil(successes.length / 2) : successes.length;
+  const parts = [successes.slice(0, middle), successes.slice(middle)].filter((part) => part.length > 0);
   const [claimed, settled] = await both(
     connection.rows<TakenRow | TurnRow>(text, values(claiming(claim))),
-    connection.rows<{ settled: string; noted: number }>(
-      settle.text,
-      settle.values({ ...workerValues(claim.worker), ...settles }),
-    ),
+    all(parts.map((part) => settleAlone(connection, part, claim))),
   );
-  const turn = turnOf(claimed);
-  return withNoted({ ...turn, settled: settledRows(settled[0]!.settled) }, settled[0]!.noted);
+  return settled.reduce<Turn>((turn, { noted }) => withNoted(turn, noted), {
+    ...turnOf(claimed),
+    settled: settled.every(({ rows }) => rows === null)
+      ? null
+      : settled.flatMap(({ rows }, at) => rows ?? parts[at]!.map(({ lease }) => lease.row)),
+  });
+}
+
+async function settleAlone(
+  connection: Connection,
+  successes: readonly Settlement[],
+  { worker }: Claim,
+): Promise<{ readonly rows: readonly number[] | null; readonly noted: number }> {
+  const settles = settling(successes);
+  const { text, values } = isPlain(settles) ? SETTLE_PLAIN : SETTLE;
+  const [row] = await connection.rows<{ settled: string; noted: number }>(
+    text,
+    values({ ...workerValues(worker), ...settles }),
+  );
+  return { rows: settledRows(row!.settled), noted: row!.noted };
 }
 
 /** Kinds that are not fair have no gate, and the statement for them costs nothing for it. */
@@ -198,6 +217,12 @@ export function isMixed({ kinds, ahead, from }: Claim): boolean {
 async function both<A, B>(one: Promise<A>, other: Promise<B>): Promise<[A, B]> {
   await Promise.allSettled([one, other]);
   return [await one, await other];
+}
+
+/** As `both`. */
+async function all<A>(each: readonly Promise<A>[]): Promise<A[]> {
+  await Promise.allSettled(each);
+  return Promise.all(each);
 }
 
 function turnOf(rows: (TakenRow | TurnRow)[]): Turn {

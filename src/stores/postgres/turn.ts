@@ -41,6 +41,8 @@ export interface TurnDeps {
   readonly clock: Pick<Clock, "mono">;
   /** With this many successes or more, a second statement settles them alongside the claim. With fewer it costs more than it hides. */
   readonly inTwoFrom: number;
+  /** With this many or more, a settlement that hands over slots is two statements at the same time. */
+  readonly halvesFrom: number;
 }
 
 interface Claimed
@@ -89,6 +91,8 @@ export class Turns {
   #foundNone = false;
   /** As the latest turn saw it. */
   #mayBeAtGate = true;
+  /** The latest settlement handed over slots. */
+  #handsOver = false;
 
   constructor(deps: TurnDeps) {
     this.#deps = deps;
@@ -116,7 +120,7 @@ export class Turns {
   }
 
   async #turn(workerId: string, settlements: readonly Settlement[], room: Room): Promise<TurnAnswer> {
-    const { connection, workers, settling, clock, inTwoFrom } = this.#deps;
+    const { connection, workers, settling, clock, inTwoFrom, halvesFrom } = this.#deps;
     const worker = { id: workerId, seq: workers.known(workerId) ?? (await workers.seqOf(connection, workerId)) };
     const heeds = !room.suspects || hasRoomForSuspects(room.suspects) ? "due and suspects" : "due";
     const open = await this.#open.of(connection, room);
@@ -142,7 +146,7 @@ export class Turns {
     let refused: ReadonlyMap<Settlement, WriteAnswer> = NONE;
     let turn: Turn;
     if (others.length === 0 && successes.length >= inTwoFrom && claim.total > 0)
-      turn = await takeTurnInTwo(connection, successes, claim);
+      turn = await takeTurnInTwo(connection, successes, claim, this.#handsOver && successes.length >= halvesFrom);
     else if (settlements.length === 0) turn = await takeClaim(connection, claim);
     else if (others.length === 0) turn = await takeTurn(connection, successes, claim);
     else
@@ -155,6 +159,7 @@ export class Turns {
       await workers.raiseEpochOnce(connection);
       turn = { ...(await takeClaim(connection, claim)), settled: turn.settled, wakes: true };
     }
+    if (successes.length > 0) this.#handsOver = turn.handedOver > 0;
     const mayLook = this.#read(claim, turn, beganMono);
     if (claim.total > 0) {
       this.#mayBeAtGate = turn.atOwnGate;
