@@ -101,7 +101,7 @@ class Place implements FreshSchema {
   }
 }
 
-type More = Partial<Pick<PostgresStoreDeps, "turnInTwoFrom" | "clock">>;
+type More = Partial<Pick<PostgresStoreDeps, "turnInTwoFrom" | "halvesFrom" | "clock">>;
 
 export async function openStore(
   { url, schema }: Pick<FreshSchema, "url" | "schema">,
