@@ -68,7 +68,7 @@ const POSTGRES_STEPS = [
   "input hash 0415654d770faeb",
   "lone batches df075ba99879146",
   "bounded wakes e23758285ade244",
-  "handed slots e943b9ae71ea9f8",
+  "handed slots 073620b297d03ee",
 ];
 
 const EDITED =

@@ -37,10 +37,11 @@ const counted = (schema: string, key: string): string =>
  * are read as there is room, and one of them that is not for here, or that another transaction has locked, leaves its room to the wake.
  */
 function handOverSlots(schema: string): string {
+  // Without bitmap scans: the count of a key would read the page of each dead entry of its index again and again, and not mark it.
   return `
   -- Of each of these keys so many jobs have ended in this transaction, and \`names\` are their limits. Returns the keys of which fewer were handed over, and how many jobs became ready.
   CREATE FUNCTION ${schema}.hand_over_slots(INOUT keys bigint[], ended integer[], names text[], OUT handed_over integer)
-  LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_bitmapscan = off AS $$
   DECLARE
     held tid[];
     doors bigint[];
@@ -53,7 +54,8 @@ function handOverSlots(schema: string): string {
     -- A key is being paused.
     IF NOT pg_try_advisory_xact_lock_shared(${lock(schema)}) THEN RETURN; END IF;
     any_fair := EXISTS (SELECT 1 FROM ${schema}.kinds f WHERE f.fair);
-    any_second := EXISTS (SELECT 1 FROM ${schema}.extras e WHERE e.key2 IS NOT NULL AND e.place > 1);
+    -- In the order of its index: an EXISTS read the whole table if its statistics were not made yet.
+    any_second := (SELECT e.key2 FROM ${schema}.extras e WHERE e.key2 IS NOT NULL AND e.place > 1 ORDER BY e.key2 LIMIT 1) IS NOT NULL;
     held := ARRAY(
       SELECT n.held FROM (
         SELECT k.key, least(k.n, l.running - ${counted(schema, "key1")} - CASE WHEN any_second THEN ${counted(schema, "key2")} + ${counted(schema, "key3")} ELSE 0 END) AS room
