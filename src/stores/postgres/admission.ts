@@ -22,6 +22,7 @@ import { type Connection, isSessionLost } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { closedUntil, type KeyColumns, keysIn as keysOf, lockPrefix, UNLIMITED } from "./keys.ts";
 import { isPausedSql, list, type Session, texts } from "./statements.ts";
+import { ANY_DUE_EVENT, ANY_KEY_WAKE, ANY_WAKE } from "./workers.ts";
 
 /** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
 const KEYS_PER_TURN = 500;
@@ -111,8 +112,7 @@ export interface Left {
 
 export async function whatIsLeft(session: Session): Promise<Left> {
   const [row] = await session.rows<Left>(
-    `SELECT EXISTS (SELECT 1 FROM outlive.wakes) AS wakes, EXISTS (SELECT 1 FROM outlive.reruns WHERE due) AS events,
-       EXISTS (SELECT 1 FROM outlive.key_wakes) AS doors`,
+    `SELECT ${ANY_WAKE} AS wakes, ${ANY_DUE_EVENT} AS events, ${ANY_KEY_WAKE} AS doors`,
   );
   return row!;
 }

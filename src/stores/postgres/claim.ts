@@ -613,7 +613,7 @@ function turn(form: Form, does: "settles and claims" | "claims" | "claims and do
     concat((SELECT ms FROM due), ',', (SELECT due_at - (SELECT now FROM clock) FROM outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1), ',', ${ofOne ? "(SELECT timeout_ms FROM own_kind)" : "''"}, ',', ${settles ? WHICH_SETTLED : `'${ALL_SETTLED}'`}) AS id,
     coalesce((SELECT CASE WHEN state = 'live' THEN ${FOUND.live} ELSE 0 END + CASE WHEN lasts THEN 0 ELSE ${FOUND.restarted} END FROM me), 0)
       + ${found("suspects", "SELECT 1 FROM suspect")} + ${found("wakes", "SELECT 1 FROM outlive.wakes ORDER BY id LIMIT 1")}
-      + ${found("keys", "SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1")} + ${found("events", "SELECT 1 FROM outlive.reruns WHERE due LIMIT 1")}
+      + ${found("keys", "SELECT 1 FROM outlive.key_wakes ORDER BY id LIMIT 1")} + ${found("events", "SELECT 1 FROM outlive.reruns WHERE due ORDER BY job LIMIT 1")}
       + ${found("gates", ofFair ? "SELECT 1 FROM left_at_gate" : GATE)}
       + ${NOTED_FROM} * (${settles ? noted(":handOver::boolean") : "0"}${ofFront ? ` + ${mixed ? BLIND_IF_MIXED : BLIND}` : ofFair ? ` + ${CROWDED} + ${PASSED}` : ""}${ofOne || ofFair || mixed ? ` + CASE WHEN ${AT_OWN_GATE} THEN 32 ELSE 0 END` : ""}) AS fence,
     NULL::int AS priority, (SELECT epoch FROM me) AS epoch,
