@@ -21,8 +21,7 @@ import { LANE, STATE } from "../rows.ts";
 import { type Connection, isSessionLost } from "./connection.ts";
 import { sqlState } from "./errors.ts";
 import { closedUntil, type KeyColumns, keysIn as keysOf, lockPrefix, UNLIMITED } from "./keys.ts";
-import { isPausedSql, list, type Session, texts } from "./statements.ts";
-import { ANY_DUE_EVENT, ANY_KEY_WAKE, ANY_WAKE } from "./workers.ts";
+import { ANY_DUE_EVENT, ANY_KEY_WAKE, ANY_WAKE, isPausedSql, list, type Session, texts } from "./statements.ts";
 
 /** How many wakes and due keys one turn takes, and how many jobs it reads at each door, at most. */
 const KEYS_PER_TURN = 500;

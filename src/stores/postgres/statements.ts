@@ -190,3 +190,10 @@ export const INTACT_INPUT = `CASE WHEN j.input_hash = ${inputHashSql("j.input", 
 export function isPausedSql(prefix: string): string {
   return `(${prefix}paused AND coalesce(${prefix}paused_until > outlive.now_ms(), true))`;
 }
+
+/** Whether there is any, by the index that is named: an EXISTS may read a whole table that has no statistics yet. */
+const any = (from: string, by: string): string => `(SELECT 1 FROM outlive.${from} ORDER BY ${by} LIMIT 1) IS NOT NULL`;
+export const ANY_WAKE = any("wakes", "id");
+export const ANY_KEY_WAKE = any("key_wakes", "id");
+export const ANY_DUE_EVENT = any("reruns WHERE due", "job");
+export const ANY_AT_GATE = any("extras WHERE door < 0", "door");

@@ -18,7 +18,7 @@ import {
   workerRow,
 } from "../rows.ts";
 import type { Connection } from "./connection.ts";
-import type { Session } from "./statements.ts";
+import { ANY_AT_GATE, ANY_DUE_EVENT, ANY_KEY_WAKE, ANY_WAKE, type Session } from "./statements.ts";
 import { resolveLoss } from "./incidents.ts";
 import { IS_ORIGINAL, isRowOf, raiseEpoch, whyReplaced } from "./restore-mark.ts";
 
@@ -57,14 +57,9 @@ const WHICH = {
 // What waits. Claimed jobs leave dead entries in front of the live ones, and next to a session that is idle in a transaction there may be millions (floors.ts).
 // So polls have a limit, and what could not be read in time may be there.
 
-/** Whether there is any, by the index that is named: an EXISTS may read a whole table that has no statistics yet. */
-const any = (from: string, by: string): string => `(SELECT 1 FROM outlive.${from} ORDER BY ${by} LIMIT 1) IS NOT NULL`;
-export const ANY_WAKE = any("wakes", "id");
-export const ANY_KEY_WAKE = any("key_wakes", "id");
-export const ANY_DUE_EVENT = any("reruns WHERE due", "job");
 /** What a worker's turn acts on, apart from ready jobs, and when it will have something to do by time alone (claim.ts). */
 export const TO_ACT_ON = `${ANY_WAKE} OR ${ANY_KEY_WAKE} OR EXISTS (SELECT 1 FROM outlive.cancels)
-  OR ${ANY_DUE_EVENT} OR ${any("extras WHERE door < 0", "door")}`;
+  OR ${ANY_DUE_EVENT} OR ${ANY_AT_GATE}`;
 export const NEXT_MS = `(least((SELECT run_at FROM outlive.jobs WHERE state = 0 AND lane = ${LANE.delayed} ORDER BY run_at LIMIT 1),
   (SELECT expires_at FROM outlive.extras WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1),
   (SELECT due_at FROM outlive.keys WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)) - outlive.now_ms())::float8`;
