@@ -4,7 +4,7 @@ import { describe, it } from "node:test";
 import { audit, type Facts, type Findings, type Found } from "../../proof/torture/batches/audit.ts";
 import { isKept, lineOf } from "../../proof/torture/batches/command.ts";
 import type { Line } from "../../proof/torture/batches/history.ts";
-import { endOf, fileOf, keyOf, type Planned, planOf, roundsOf } from "../../proof/torture/batches/plan.ts";
+import { endOf, fileOf, keyOf, type Planned, planOf, roundsOf, textOf } from "../../proof/torture/batches/plan.ts";
 
 const SEED = 1;
 const PLANS = new Map(
@@ -241,6 +241,24 @@ describe("the oracle of batches", () => {
 
   for (const [what, planted] of Object.entries(FAULTS))
     it(`finds ${what}`, () => assert.deepEqual(countsOf(audit(planted.facts).findings), planted.counts));
+
+  it("where nothing can be committed, a row that ran may be aborted, and a row that is counted or written must have run", () => {
+    const { key, rows } = abortedPlan();
+    const [first, second] = rows.filter((row) => row.role === "good" && textOf(row) !== "");
+    const counts = (change: (found: Found) => Found): Record<string, number> =>
+      countsOf(
+        audit({ ...with_(isAborted, change), paid: [...facts.paid, [key, first!.n]], exactlyOnce: false }).findings,
+      );
+    const countedAs = (succeeded: number, output: string | null) => (found: Found) => ({
+      ...found,
+      rows: { ...found.rows, aborted: found.rows.aborted - succeeded, succeeded },
+      output,
+    });
+    assert.deepEqual(counts(countedAs(0, null)), {});
+    assert.deepEqual(counts(countedAs(1, textOf(first!))), {});
+    assert.deepEqual(counts(countedAs(2, null)), { rowsLost: 1 });
+    assert.deepEqual(counts(countedAs(1, textOf(second!))), { outputsDiffer: 1 });
+  });
 
   it("counts the poison rows that are in quarantine, and a run that misses one has failed", () => {
     const { findings, poisonFound } = audit(

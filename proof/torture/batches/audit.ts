@@ -72,7 +72,7 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
       for (const { n } of plan.rows) broken.rowsLost.push(`row ${n} of ${plan.key} is not there`);
       continue;
     }
-    if (plan.act === "abort") judgeAborted(plan, batch, paid, broken);
+    if (plan.act === "abort") judgeAborted(plan, batch, paid, exactlyOnce, broken);
     else {
       poisonFound += judgeRows(plan, batch, broken);
       judgePaid(plan, paid, broken);
@@ -87,8 +87,17 @@ export function audit(facts: Facts): { readonly findings: Findings; readonly poi
   return { findings: broken, poisonFound };
 }
 
-/** A row of a batch that is aborted may have ended before it. What has is counted, committed and written once, and nothing else is. */
-function judgeAborted(plan: Planned, batch: Found, paid: Map<string, number>, broken: Broken): void {
+/**
+ * A row of a batch that is aborted may have ended before it. What has is counted, committed and written once, and nothing else is. Where nothing can be committed, a
+ * row whose worker was killed before it was counted may have run, and then be aborted.
+ */
+function judgeAborted(
+  plan: Planned,
+  batch: Found,
+  paid: Map<string, number>,
+  exactlyOnce: boolean,
+  broken: Broken,
+): void {
   const { key, kind, rows } = plan;
   const { id, rows: sums, failed, output } = batch;
   const name = `${key} (${id})`;
@@ -99,25 +108,25 @@ function judgeAborted(plan: Planned, batch: Found, paid: Map<string, number>, br
   for (const { line, state } of failed)
     if (state !== "failed" || endOf(rows[line - 1]!.role) !== "failed")
       broken.others.push(`line ${line} of ${name} ${state} and is ${rows[line - 1]!.role}`);
-  if (kind !== "commits" && kind !== "blocks") {
-    const left = rows.reduce(
-      (rest, row) => (textOf(row) !== "" && rest.startsWith(textOf(row)) ? rest.slice(textOf(row).length) : rest),
-      output ?? "",
-    );
-    if (left !== "")
-      broken.outputsDiffer.push(`batch ${name}: ${left.length} bytes are not of its rows, or out of order`);
-    return;
-  }
-  const committed = rows.filter(({ n }) => paid.has(`${key}:${n}`));
-  for (const { n } of committed) {
+  const commits = kind === "commits" || kind === "blocks";
+  const committed = commits ? rows.filter(({ n }) => paid.has(`${key}:${n}`)) : rows;
+  for (const { n } of commits ? committed : []) {
     for (let time = 1; time < paid.get(`${key}:${n}`)!; time++)
       broken.rowsTwice.push(`row ${n} of ${key} was committed once too often`);
     paid.delete(`${key}:${n}`);
   }
-  for (let n = sums.succeeded; n < committed.length; n++) broken.rowsLost.push(`a row of ${name} was not counted`);
   for (let n = committed.length; n < sums.succeeded; n++) broken.rowsLost.push(`a row of ${name} was not committed`);
-  const text = committed.map(textOf).join("");
-  judgeFile(plan, batch, text === "" ? null : text, broken);
+  if (commits && exactlyOnce) {
+    for (let n = sums.succeeded; n < committed.length; n++) broken.rowsLost.push(`a row of ${name} was not counted`);
+    const text = committed.map(textOf).join("");
+    return judgeFile(plan, batch, text === "" ? null : text, broken);
+  }
+  const left = committed.reduce(
+    (rest, row) => (textOf(row) !== "" && rest.startsWith(textOf(row)) ? rest.slice(textOf(row).length) : rest),
+    output ?? "",
+  );
+  if (left !== "")
+    broken.outputsDiffer.push(`batch ${name}: ${left.length} bytes are not of its rows, or out of order`);
 }
 
 /** Sums and failures against what was asked for. Returns how many poison rows are in quarantine. */
