@@ -7,6 +7,7 @@ import { systemClock, systemRandom } from "../../src/platform/clock.ts";
 import { wait } from "../../src/job/transitions.ts";
 import { decideCrash } from "../../src/recovery/recover.ts";
 import type { ClaimedJob } from "../../src/job/job.ts";
+import type { WaitCondition } from "../../src/job/waits.ts";
 import type { PassRecord, Store } from "../../src/stores/port.ts";
 import { redisAddress } from "../../src/stores/redis/address.ts";
 import { Connection } from "../../src/stores/redis/connection.ts";
@@ -245,6 +246,75 @@ test("R5: ends of many attempts that wait for many jobs each, and that many jobs
   assert.equal(settling.length, 20, "a script for each of them");
   assert.equal((await store.inspect.counts())[1]!.delayed, 500, "what follows is there");
   assert.equal((await store.inspect.get(claimed[0]!.lease.jobId))!.waitsAt, "run.wait#1");
+  assert.deepEqual(await store.upkeep.integrity(), []);
+});
+
+test("R5: a wait for thousands is forgotten in pieces, by a purge, a check or the next wait for many, and what is not forgotten yet wakes nothing", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+  const children = names("c", 3_000);
+  await store.enqueue([draft("p")]);
+  await store.enqueue(children.map((id) => draft({ id, kind: "sms" })));
+  const claimParent = async (): Promise<ClaimedJob> => {
+    for (;;) {
+      const { claimed } = await store.turn("w", [], roomFor(1, ["mail"]));
+      if (claimed.length > 0) return claimed[0]!;
+    }
+  };
+  const waits = async (until: WaitCondition, forMs: number | null = 1): Promise<void> => {
+    const job = await claimParent();
+    const view = { id: "p", state: "running", counters: job.counters } as const;
+    const change = wait(view, { step: "run.wait#1", forMs, until });
+    const { settled } = await store.turn("w", [{ lease: job.lease, change }], roomFor(0));
+    assert.deepEqual(settled, [{ is: "applied" }]);
+  };
+  // The first job has the first row.
+  const sizes = (): Promise<Reply[]> =>
+    Promise.all(["al", "ag"].map((name) => connection.command("SCARD", `${connection.tag}${name}:1`)));
+  // It ends by time, and the next wait is for something else.
+  await waits({ jobs: children });
+  assert.deepEqual(await sizes(), [3_000, 0]);
+  await waits({ signal: "go" });
+  assert.deepEqual(await sizes(), [0, 2_800]);
+  // The rest of the first wait is forgotten before another one for many begins.
+  await waits({ jobs: children });
+  assert.deepEqual(await sizes(), [3_000, 0]);
+  await waits({ signal: "go" }, null);
+  assert.deepEqual(await sizes(), [0, 2_800]);
+  // A child that was waited for ends, and is retried by hand: the job waits for its signal and for nothing else.
+  const { claimed } = await store.turn("w", [], roomFor(1, ["sms"]));
+  await store.turn("w", claimed.map(SETTLE.failForGood), roomFor(0));
+  assert.equal((await store.operate.retry(claimed[0]!.lease.jobId, "test")).is, "applied");
+  assert.equal((await store.inspect.get("p"))!.waitsAt, "run.wait#1");
+  assert.equal(await connection.command("EXISTS", `${connection.tag}aw:1`), 0);
+  assert.equal((await store.operate.signal({ job: "p", name: "go", payload: "1", id: "1" })).is, "kept");
+  await store.turn("w", [SETTLE.succeed(await claimParent())], roomFor(0));
+  assert.deepEqual(await store.upkeep.integrity(), []);
+  assert.deepEqual(await sizes(), [0, 0]);
+  assert.equal(await connection.command("EXISTS", `${connection.tag}agl`), 0);
+
+  // One that is removed leaves the rest to the purge.
+  assert.equal((await store.operate.retry("p", "test")).is, "applied");
+  await waits({ jobs: children });
+  await store.turn("w", [SETTLE.succeed(await claimParent())], roomFor(0));
+  await store.operate.change(
+    ["p"],
+    { do: "remove" },
+    {
+      id: "1",
+      actor: "test",
+      action: "remove",
+      target: "p",
+      reason: null,
+    },
+  );
+  assert.deepEqual(await sizes(), [0, 2_800]);
+  const purge = { finishedOlderThanMs: 1e9, incidentsOlderThanMs: 1e9, limit: 500 };
+  for (let more = true; more;) ({ more } = await store.purge(purge));
+  assert.deepEqual(await sizes(), [0, 0]);
+  for (const at of [2, 1_500, 3_001])
+    assert.equal(await connection.command("EXISTS", `${connection.tag}wa:${at}`), 0, `nothing waits for job ${at}`);
   assert.deepEqual(await store.upkeep.integrity(), []);
 });
 

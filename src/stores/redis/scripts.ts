@@ -141,6 +141,7 @@ const SCRIPTS = {
   overdue: writing(recovery.OVERDUE),
   takeBack: waking(writing(recovery.TAKE_BACK)),
   purge: { ...writing(operations.PURGE), parts: REMOVING },
+  forgetWaits: { ...writing(operations.FORGET_WAITS), duringRepair: true },
   getJob: reading(reads.GET_JOB),
   jobs: reading(reads.JOBS),
   outcomes: reading(reads.OUTCOMES),

@@ -131,7 +131,8 @@ async function prepareWaits(connection: Connection, settlements: readonly Settle
     for (let from = 0; from < until.jobs.length; from += MAX_AWAITED) {
       const piece = until.jobs.slice(from, from + MAX_AWAITED);
       const args = [...leaseArgs(lease), from === 0 ? "1" : "", String(piece.length), ...piece];
-      await connection.eval("prepareWait", args);
+      // 2: an earlier wait for many is forgotten first.
+      while ((await connection.eval("prepareWait", args)) === 2);
     }
   }
 }

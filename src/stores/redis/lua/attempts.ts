@@ -258,14 +258,18 @@ wakes = wakes or woken > 0 or goesOn
 return {settled, named, claimed, extras, 1, '', cancels, next and int(next) or '', woken, int(EPOCH), Q.isCut and 1 or 0}
 `;
 
-/** Some of the jobs that this attempt is about to wait for: more than one script takes. The first piece forgets an earlier wait. */
+/** Some of the jobs that this attempt is about to wait for: more than one script takes. The first piece forgets an earlier wait; 2: it has to be sent again for the rest of that. */
 export const PREPARE_WAIT = /* lua */ `
 local lease, isFirst, ids = L.read(), arg() == '1', {}
 for i = 1, num() do ids[i] = arg() end
 local j = L.owned(lease)
 if not j then return 0 end
 wrote = true
-if isFirst then X.forget(j) end
+if isFirst then
+  X.forget(j)
+  local row = int(j.row)
+  if call('EXISTS', T .. 'ag:' .. row) == 1 and X.forgetRest(row) then return 2 end
+end
 X.await(j, ids)
 return 1
 `;

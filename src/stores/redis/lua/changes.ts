@@ -136,12 +136,36 @@ function X.wake(j)
   J.enter(j)
   X.woken = (X.woken or 0) + 1
 end
--- Of a job that begins another wait, or is deleted.
+-- Of a job that begins another wait, or is deleted. What is more than one script may forget is left to \`forgetRest\`: until then some jobs say that this one waits for
+-- them, which it is not woken by as long as it has another wait.
 function X.forget(j)
   if not j.d.wt then return end
   local row = int(j.row)
-  for _, one in ipairs(call('SMEMBERS', T .. 'al:' .. row)) do call('SREM', T .. 'wa:' .. one, row) end
-  call('DEL', T .. 'al:' .. row, T .. 'aw:' .. row, T .. 'wt:' .. row)
+  local awaited, rest = T .. 'al:' .. row, T .. 'ag:' .. row
+  for _, one in ipairs(call('SPOP', awaited, 200)) do call('SREM', T .. 'wa:' .. one, row) end
+  if call('EXISTS', awaited) == 1 then
+    -- A wait for many begins when the rest of an earlier one is forgotten.
+    if call('EXISTS', rest) == 0 then call('RENAME', awaited, rest) else call('SUNIONSTORE', rest, rest, awaited) end
+    call('SADD', T .. 'agl', row)
+  end
+  call('UNLINK', awaited, T .. 'aw:' .. row, T .. 'wt:' .. row)
+end
+-- Whether there is more of it. A row is never given to another job.
+function X.forgetRest(row)
+  local rest = T .. 'ag:' .. row
+  for _, one in ipairs(call('SPOP', rest, 1000)) do
+    if call('SISMEMBER', T .. 'al:' .. row, one) == 0 then call('SREM', T .. 'wa:' .. one, row) end
+  end
+  if call('EXISTS', rest) == 1 then return true end
+  call('SREM', T .. 'agl', row)
+  return false
+end
+-- Of any job. Returns whether there is more.
+function X.forgetSome()
+  local row = call('SRANDMEMBER', T .. 'agl')
+  if not row then return false end
+  wrote = true
+  return X.forgetRest(row) or call('EXISTS', T .. 'agl') == 1
 end
 -- Whom it waits for. Before it does, this changes nothing: only a job that waits is woken.
 function X.await(j, ids)
@@ -175,7 +199,7 @@ function X.consequences(j, ended)
     if ended then
       call('SREM', T .. 'aw:' .. waiter, row)
       X.wake(J.get(tonumber(waiter)))
-    else call('SADD', T .. 'aw:' .. waiter, row) end
+    elseif call('SISMEMBER', T .. 'al:' .. waiter, row) == 1 then call('SADD', T .. 'aw:' .. waiter, row) end
   end
 end
 `;

@@ -272,6 +272,11 @@ function P.isKept(j)
 end
 `;
 
+/** Whether there is more to forget of waits for many. */
+export const FORGET_WAITS = /* lua */ `
+return X.forgetSome() and 1 or 0
+`;
+
 /** A walk by rows, a piece at a time, that ends at the first job that is too young to have finished long ago. */
 export const PURGE = /* lua */ `
 local finishedMs, incidentsBefore, limit = num(), now - num(), num()
@@ -318,6 +323,7 @@ local nextAfter = atEnd and 0 or (last and last.row or p * 64 - 1)
 if nextAfter ~= after then call('HSET', T .. 'meta', 'purged', int(nextAfter)) end
 K.forgetIdle(100)
 E.forgetOld(20)
+local forgets = X.forgetSome()
 for _, id in ipairs(call('ZRANGE', T .. 'an', 0, 99)) do
   if cjson.decode(call('HGET', T .. 'au', id)).at >= incidentsBefore then break end
   wrote = true
@@ -348,7 +354,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', T .. 'over', '-inf', '(' .. int(incide
     call('ZREM', T .. 'over', id)
   end
 end
-return {purged, incidents, (not atEnd or incidents == limit) and 1 or 0}
+return {purged, incidents, (not atEnd or incidents == limit or forgets) and 1 or 0}
 `;
 
 export const RAISE_EPOCH = /* lua */ `
