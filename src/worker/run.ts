@@ -97,7 +97,7 @@ export interface BlockAttempt extends Run {
   readonly job: ClaimedJob;
   /** It was asked to stop. */
   readonly isInterrupted: boolean;
-  /** The user's handler begins only now. What it waited for is no work of the handler, or one slow read of the store would stop claims ahead. */
+  /** The user's handler begins only now: if what it waited for counted as its work, one slow read of the store would stop claims ahead. */
   startsNow(): void;
   /**
    * Asked once, when the attempt ends: the rows that have ended and are not durable yet. Whatever ends the attempt writes them with it. `succeeds`: if they are
