@@ -8,6 +8,7 @@ import {
   doneKind,
   endedRows,
   hasEnded,
+  isBlockOf,
   type IngestedFile,
   ingestKind,
   roundKind,
@@ -20,7 +21,7 @@ import { ErrorCode, OutliveError, TerminalError, toStoredError } from "../job/er
 import type { Emitter } from "../job/events.ts";
 import { type ClaimedJob, isTerminal, type KindSettings } from "../job/job.ts";
 import type { Json } from "../job/json.ts";
-import type { CallOff, Clock } from "../job/time.ts";
+import { type CallOff, type Clock, coarseClock } from "../job/time.ts";
 import type { Change } from "../job/transitions.ts";
 import { RetryLater } from "../job/waits.ts";
 import { endBatches, type Progress } from "../recovery/batch-ends.ts";
@@ -46,8 +47,13 @@ const MAX_CHECK_MS = 200;
 const PART_OF_TIME_LEFT = 2;
 /** Batches of which something is kept in memory. */
 const MAX_BATCHES = 1_000;
-/** How long what was read of a batch is good enough. */
+/** No block begins with what was read of its batch longer ago than this: an abort, or rows that failed, stop what begins later. */
 const KNOWN_MS = 500;
+/**
+ * From then on the batch is read again, and blocks begin meanwhile with what is known, until KNOWN_MS. Blocks that waited for the read held all slots of
+ * their worker, and on a busy server that may be 50 ms.
+ */
+const AGAIN_MS = 400;
 
 /** What the latest check of a batch that goes on has found, and when the next one is due. */
 interface Checked extends Progress {
@@ -63,6 +69,15 @@ type OfContract = Omit<BlockDeps, "shared" | "context">;
 interface KnownBatch {
   readonly context: unknown;
   readonly isAborting: boolean;
+}
+
+/** A batch of which blocks begin here, as the latest read that has returned shows it, and the read that is under way. */
+interface BatchInUse {
+  known: KnownBatch | null;
+  /** When that read began. */
+  knownMono: number;
+  reading: Promise<KnownBatch> | null;
+  readingMono: number;
 }
 
 /** How often a job that reads a file moves its deadline. */
@@ -93,31 +108,37 @@ export interface BatchWorkerDeps {
   readonly rowsOf: (file: IngestedFile) => FileRows<unknown>;
   /** The settings of a kind with the engine's defaults. */
   readonly settingsOf: (contract: AnyBatch["kinds"]["block"]) => KindSettings;
+  /** What the worker of this process holds now: claimed, and not settled. */
+  readonly heldJobs: () => readonly ClaimedJob[];
 }
 
 export class BatchWorker {
   readonly #deps: BatchWorkerDeps;
+  /** For blocks and their rows. */
+  readonly #coarse: Clock;
   readonly #shared = new Map<AnyBatch, Promise<unknown>>();
-  readonly #batches = new Map<
-    string,
-    { readonly atMono: number; readonly reading: Promise<KnownBatch>; known: KnownBatch | null }
-  >();
-  /** How many blocks of a batch run here: while one does, the batch has not ended. */
-  readonly #running = new Map<string, number>();
+  readonly #batches = new Map<string, BatchInUse>();
+  /** The kinds of its blocks. */
+  readonly #kinds = new Set<string>();
   readonly #toCheck = new Set<string>();
+  /** The batch of the block that was settled last. */
+  #latest = "";
   readonly #checked = new Map<string, Checked>();
   #isChecking = false;
+  #isPlanning = false;
   #nextCheck: { readonly atMono: number; readonly callOff: CallOff } | null = null;
 
   constructor(deps: BatchWorkerDeps) {
     this.#deps = deps;
+    this.#coarse = coarseClock(deps.clock);
   }
 
   /** What a worker runs for this kind of batch. Nothing without a handler. */
   kinds(contract: AnyBatch): ReadonlyMap<string, RunnableKind> {
     const { handlers, kinds, name, settings } = contract;
     if (!handlers.row && !handlers.block) return new Map();
-    const deps: OfContract = { clock: this.#deps.clock, settings, handlers, parse: parserOf(contract) };
+    this.#kinds.add(name);
+    const deps: OfContract = { clock: this.#coarse, settings, handlers, parse: parserOf(contract) };
     const runnable = (kind: AnyBatch["kinds"]["block"], handler: RunnableKind["handler"]): RunnableKind => ({
       settings: this.#deps.settingsOf(kind),
       parse: null,
@@ -155,37 +176,8 @@ export class BatchWorker {
   #runBlock(contract: AnyBatch, deps: OfContract, block: StoredBlock, run: BlockAttempt): void | Promise<void> {
     const known = this.#known(contract, block.batch);
     const making = this.#sharedOf(contract, deps);
-    if (known instanceof Promise || making) return this.#runLater(deps, known, making, block, run);
-    const returned = runKnown(deps, known, undefined, block, run);
-    return returned instanceof Promise ? this.#counted(block.batch, returned) : undefined;
-  }
-
-  #runLater(
-    deps: OfContract,
-    reading: KnownBatch | Promise<KnownBatch>,
-    making: Promise<unknown> | undefined,
-    block: StoredBlock,
-    run: BlockAttempt,
-  ): Promise<void> {
-    const begun = async (): Promise<void> => {
-      const known = await reading;
-      return runKnown(deps, known, making && (await making), block, run);
-    };
-    return this.#counted(block.batch, begun());
-  }
-
-  async #counted(batch: string, running: Promise<void>): Promise<void> {
-    this.#running.set(batch, (this.#running.get(batch) ?? 0) + 1);
-    try {
-      await running;
-    } finally {
-      const left = this.#running.get(batch)! - 1;
-      if (left > 0) this.#running.set(batch, left);
-      else {
-        this.#running.delete(batch);
-        if (this.#toCheck.has(batch)) this.#checkBy(this.#dueMonoOf(batch));
-      }
-    }
+    if (known instanceof Promise || making) return runLater(deps, known, making, block, run);
+    return runKnown(deps, known, undefined, block, run);
   }
 
   /** Once per process. A set-up that failed is tried again by the next block. */
@@ -200,20 +192,36 @@ export class BatchWorker {
     return making;
   }
 
-  /** What is known of a batch. Read again now and then, because it may be aborted. */
-  #known(contract: AnyBatch, batch: string): KnownBatch | Promise<KnownBatch> {
-    const mono = this.#deps.clock.mono();
-    const known = this.#batches.get(batch);
-    if (known && mono - known.atMono < KNOWN_MS) return known.known ?? known.reading;
-    const reading = this.#read(contract, batch);
-    const entry = { atMono: mono, reading, known: null as KnownBatch | null };
-    this.#batches.delete(batch);
-    this.#batches.set(batch, entry);
-    reading.then(
-      (read) => (entry.known = read),
-      () => this.#batches.delete(batch),
-    );
+  /** What is known of a batch. It is read again now and then, because it may be aborted; that it is, only a read says again, because it may have a new round. */
+  #known(contract: AnyBatch, id: string): KnownBatch | Promise<KnownBatch> {
+    const mono = this.#coarse.mono();
+    const batch = this.#batches.get(id) ?? { known: null, knownMono: -Infinity, reading: null, readingMono: -Infinity };
+    const { known } = batch;
+    const ageMs = mono - batch.knownMono;
+    if (known !== null && ageMs < AGAIN_MS) return known;
+    const isLate = mono - batch.readingMono >= KNOWN_MS;
+    const reading = batch.reading === null || isLate ? this.#readAgain(contract, id, batch, mono) : batch.reading;
+    return known !== null && ageMs < KNOWN_MS && !known.isAborting ? known : reading;
+  }
+
+  /** If it fails, the next block waits for a read of its own. */
+  #readAgain(contract: AnyBatch, id: string, batch: BatchInUse, mono: number): Promise<KnownBatch> {
+    const reading = this.#read(contract, id);
+    batch.reading = reading;
+    batch.readingMono = mono;
+    this.#batches.delete(id);
+    this.#batches.set(id, batch);
     if (this.#batches.size > MAX_BATCHES) this.#batches.delete(this.#batches.keys().next().value!);
+    reading.then(
+      (known) => {
+        // One that began before it may return later.
+        if (mono > batch.knownMono) Object.assign(batch, { known, knownMono: mono });
+        if (batch.reading === reading) batch.reading = null;
+      },
+      () => {
+        if (this.#batches.get(id) === batch) this.#batches.delete(id);
+      },
+    );
     return reading;
   }
 
@@ -229,12 +237,30 @@ export class BatchWorker {
   }
 
   #settled({ settings }: AnyBatch, { input }: ClaimedJob, { to, rows }: Change): void {
-    if (!isTerminal(to) && rows === undefined) return;
-    const batch = batchOfBlock(input);
-    this.#toCheck.add(batch);
-    const checked = this.#checked.get(batch);
-    if (checked) checked.settled += settings.blockRows;
-    this.#checkBy(this.#dueMonoOf(batch));
+    // Most blocks are of the same batch as the one before.
+    const batch = isBlockOf(input, this.#latest) ? this.#latest : (this.#latest = batchOfBlock(input));
+    if (isTerminal(to) || rows !== undefined) {
+      this.#toCheck.add(batch);
+      const checked = this.#checked.get(batch);
+      if (checked) checked.settled += settings.blockRows;
+    }
+    // Also when it is only released: what was to be checked may have waited for it.
+    if (this.#toCheck.size > 0) this.#planCheck();
+  }
+
+  /** Once for all that a turn has settled, when its worker holds what the same turn has claimed. */
+  #planCheck(): void {
+    if (this.#isPlanning || this.#isChecking) return;
+    this.#isPlanning = true;
+    this.#deps.clock.soon(() => {
+      this.#isPlanning = false;
+      if (!this.#isChecking) this.#checkDue();
+    });
+  }
+
+  #checkDue(): void {
+    const due = this.#due();
+    if (due.length > 0) this.#checkBy(Math.min(...due.map((id) => this.#dueMonoOf(id))));
   }
 
   /** Not before CHECK_MS, so that a burst of blocks has one check. */
@@ -245,15 +271,21 @@ export class BatchWorker {
     return isFaster ? soon : Math.max(soon, checked.dueMono);
   }
 
-  /** The batches to check. One that goes on here has not ended, and is checked when its last block here has run. */
-  #takeDue(): string[] {
-    const ids = [...this.#toCheck].filter((id) => !this.#running.has(id));
-    for (const id of ids) this.#toCheck.delete(id);
-    return ids;
+  /**
+   * The batches to check. One of which this process holds a block has not ended, and is checked when its last block here is settled. Eight processes that
+   * checked while they held some read a batch of 2,000 blocks 56 to 79 times; now 23 times.
+   */
+  #due(): string[] {
+    if (this.#toCheck.size === 0) return [];
+    const held = new Set<string>();
+    let latest = "";
+    for (const { kind, input } of this.#deps.heldJobs())
+      if (this.#kinds.has(kind) && !isBlockOf(input, latest)) held.add((latest = batchOfBlock(input)));
+    return [...this.#toCheck].filter((id) => !held.has(id));
   }
 
   #checkBy(atMono: number): void {
-    if (this.#isChecking || (this.#nextCheck !== null && this.#nextCheck.atMono <= atMono)) return;
+    if (this.#nextCheck !== null && this.#nextCheck.atMono <= atMono) return;
     const { clock } = this.#deps;
     this.#nextCheck?.callOff();
     this.#nextCheck = { atMono, callOff: clock.after(Math.max(0, atMono - clock.mono()), () => void this.#check()) };
@@ -263,7 +295,7 @@ export class BatchWorker {
     const { batches, events, clock } = this.#deps;
     this.#nextCheck = null;
     this.#isChecking = true;
-    const ids = this.#takeDue();
+    const ids = this.#due();
     for (const id of ids) this.#forgetSettled(id);
     const atMono = clock.mono();
     try {
@@ -278,11 +310,11 @@ export class BatchWorker {
       });
     }
     this.#isChecking = false;
-    const next = [...this.#toCheck].filter((id) => !this.#running.has(id));
-    if (next.length > 0) this.#checkBy(Math.min(...next.map((id) => this.#dueMonoOf(id))));
+    this.#checkDue();
   }
 
   #forgetSettled(id: string): void {
+    this.#toCheck.delete(id);
     const checked = this.#checked.get(id);
     if (checked) checked.settled = 0;
   }
@@ -407,8 +439,21 @@ export class BatchWorker {
   }
 }
 
-function runKnown(
+async function runLater(
   deps: OfContract,
+  reading: KnownBatch | Promise<KnownBatch>,
+  making: Promise<unknown> | undefined,
+  block: StoredBlock,
+  run: BlockAttempt,
+): Promise<void> {
+  const known = await reading;
+  const shared = making && (await making);
+  run.startsNow();
+  return runKnown(deps, known, shared, block, run);
+}
+
+function runKnown(
+  { clock, settings, handlers, parse }: OfContract,
   { context, isAborting }: KnownBatch,
   shared: unknown,
   block: StoredBlock,
@@ -416,7 +461,8 @@ function runKnown(
 ): void | Promise<void> {
   // Blocks are cancelled in pieces. Those that were claimed before their piece came run no row any more.
   if (isAborting) throw new RetryLater("1s", "its batch is being aborted");
-  return runBlock({ ...deps, shared, context }, block, run);
+  // By their names: a copy of all that `deps` has took 0.6 µs, a twentieth of what a block costs in Node.
+  return runBlock({ clock, settings, handlers, parse, shared, context }, block, run);
 }
 
 function outputBlob(batch: string, round: number, file: string): string {

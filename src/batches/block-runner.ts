@@ -16,10 +16,13 @@ const MARK_MS = 200;
 const WRITTEN_AT_ONCE = 4 << 20;
 /** What the rows that end with one `commit` may have written: it can't be cut into several. */
 const WRITTEN_PER_COMMIT = 64 << 20;
+/** Rows that return at once begin without a look at the clock, so many at a time: reading it for each was a fifth of what a no-op row costs. */
+const UNREAD = 7;
 /** From this crash on rows run one by one with a mark before each: if the worker dies, it is known which row ran. */
 const CRASHES_BEFORE_MARKS = 2;
 
 export interface BlockDeps {
+  /** Read for each row: a coarse one. */
   readonly clock: Clock;
   readonly settings: AnyBatch["settings"];
   /** Read once: the contract makes them into an object of its own each time. */
@@ -39,11 +42,11 @@ export function runBlock(
 ): void | Promise<void> {
   const marks = run.job.block?.marks;
   const ends = new Ends(deps.clock, run);
-  run.pendingRows = () => ends.pending();
-  const common = new CommonRun(deps, run, ends, batch, round);
+  run.pendingRows = (succeeds) => ends.pending(succeeds);
+  const common = new CommonRun(deps, run, ends, { batch, round, rows });
   const left: BlockRow[] = [];
   for (let index = 0; index < rows.length; index++)
-    if (marks?.[index] !== "1") left.push(new BlockRow(common, index, lines[index]!, rows[index]!));
+    if (marks?.[index] !== "1") left.push(new BlockRow(common, index, lines[index]!, rows[index]));
   const shared = { deps, run, ends, common };
   const parsed = deps.parse ? parsedRows(deps.parse, left, ends) : left;
   if (parsed instanceof Promise) return parsed.then((all) => runRows(shared, all));
@@ -120,18 +123,20 @@ function runEach(shared: Shared, rows: readonly BlockRow[]): void | Promise<void
   let later: RetryLater | undefined;
   let next = 0;
   let nowMono = startedMono;
-  /** The time of day. The monotonic one is read when this has changed: in a process that has run few blocks it costs 0.5 µs, as much as the rest of a row. */
-  let seenAt = deps.clock.now();
+  /** How many rows begin until the clock is read again. */
+  let unread = 0;
+  let unreadNext = 0;
   /** Not while no row has ended: a block whose first rows are slow would never come to the others. */
   const isLongEnough = (): boolean => {
-    if (ends.count > 0) {
-      const now = deps.clock.now();
-      if (now !== seenAt) {
-        seenAt = now;
-        nowMono = deps.clock.mono();
-      }
+    if (unread > 0) {
+      unread--;
+      return false;
     }
-    return nowMono - startedMono >= settings.blockForMs && next < rows.length;
+    const mono = deps.clock.mono();
+    // Several rows in one millisecond: the next of them are as fast, nearly always.
+    unread = unreadNext = mono === nowMono ? Math.min(UNREAD, 2 * unreadNext + 1) : 0;
+    nowMono = mono;
+    return ends.count > 0 && nowMono - startedMono >= settings.blockForMs && next < rows.length;
   };
   const note = (row: BlockRow, thrown: Thrown): void => {
     if (thrown === null) ends.succeed(row);
@@ -151,6 +156,7 @@ function runEach(shared: Shared, rows: readonly BlockRow[]): void | Promise<void
   };
   /** Runs rows until one has to be waited for. Null: no row is left for this lane. */
   const runOn = (waitedMono: number): Promise<void> | null => {
+    unread = unreadNext = 0;
     while (!run.isInterrupted && !ends.isStopped) {
       if (ends.written >= WRITTEN_AT_ONCE) return ends.flush();
       if (next >= rows.length || isLongEnough()) return null;
@@ -191,6 +197,7 @@ type Thrown = { readonly error: unknown } | null;
 function call(handler: RowHandler, row: BlockRow): Thrown | Promise<Thrown> {
   try {
     const returned = handler(row as never, row as never);
+    if (returned === undefined) return null;
     // Not only promises: a query builder runs its query when its `then` is called.
     return isThenable(returned)
       ? Promise.resolve(returned).then(
@@ -233,10 +240,17 @@ class CommonRun {
   readonly shared: unknown;
   readonly attemptOf: BlockAttempt;
   readonly ends: Ends;
+  readonly storedRows: readonly Json[];
 
-  constructor({ context, shared }: BlockDeps, run: BlockAttempt, ends: Ends, batch: string, round: number) {
+  constructor(
+    { context, shared }: BlockDeps,
+    run: BlockAttempt,
+    ends: Ends,
+    { batch, round, rows }: Pick<StoredBlock, "batch" | "round" | "rows">,
+  ) {
     this.batch = batch;
     this.round = round;
+    this.storedRows = rows;
     this.context = context;
     this.shared = shared;
     this.attemptOf = run;
@@ -257,6 +271,10 @@ abstract class AnyRun {
 
   protected get ends(): Ends {
     return this.#common.ends;
+  }
+
+  protected get storedRows(): readonly Json[] {
+    return this.#common.storedRows;
   }
 
   get batch(): string {
@@ -363,9 +381,15 @@ class WholeRun extends AnyRun implements BlockRun<unknown, unknown, unknown> {
 
 // ---- rows and their ends
 
-/** Most rows write nothing. */
-const NO_TEXTS: BlockRow["texts"] = [];
+const NO_TEXTS: RowOutput["texts"] = [];
 const NO_PARTS: RowEnds["outputs"] = [];
+
+/** What a row has written to output files. */
+interface RowOutput {
+  readonly texts: { readonly file: string; readonly text: string }[];
+  /** How many characters `texts` has. */
+  written: number;
+}
 
 function writtenBy(rows: readonly BlockRow[]): number {
   return rows.reduce((sum, { written }) => sum + written, 0);
@@ -373,28 +397,37 @@ function writtenBy(rows: readonly BlockRow[]): number {
 
 /**
  * A row is its own run: both are needed for every row, and a second object for each was a quarter of what a row costs in a process that has run few blocks. So
- * were fields that are defined before the constructor sets them, which `declare` omits.
+ * were fields that are defined before the constructor sets them, which `declare` omits. It has what most rows need: there are 50 in a block, and its size is most
+ * of what a block leaves to the garbage collector.
  */
 class BlockRow extends AnyRun implements Row<unknown>, RowRun<unknown, unknown> {
   declare readonly index: number;
   declare readonly line: number;
-  /** As it is stored. */
-  declare readonly stored: Json;
   declare input: unknown;
   declare hasEnded: boolean;
-  declare texts: readonly { readonly file: string; readonly text: string }[];
-  /** How many characters `texts` has. */
-  declare written: number;
+  /** Null: it has written nothing. */
+  declare output: RowOutput | null;
 
-  constructor(common: CommonRun, index: number, line: number, stored: Json) {
+  constructor(common: CommonRun, index: number, line: number, stored: unknown) {
     super(common);
     this.index = index;
     this.line = line;
-    this.stored = stored;
     this.input = stored;
     this.hasEnded = false;
-    this.texts = NO_TEXTS;
-    this.written = 0;
+    this.output = null;
+  }
+
+  /** As it is stored. */
+  get stored(): Json {
+    return this.storedRows[this.index]!;
+  }
+
+  get texts(): RowOutput["texts"] {
+    return this.output?.texts ?? NO_TEXTS;
+  }
+
+  get written(): number {
+    return this.output?.written ?? 0;
   }
 
   key(name: string): string {
@@ -403,9 +436,9 @@ class BlockRow extends AnyRun implements Row<unknown>, RowRun<unknown, unknown> 
 
   write(file: string, text: string): void {
     assertOutput(file, text, this);
-    this.written += text.length;
-    if (this.texts === NO_TEXTS) this.texts = [{ file, text }];
-    else (this.texts as { file: string; text: string }[]).push({ file, text });
+    this.output ??= { texts: [], written: 0 };
+    this.output.texts.push({ file, text });
+    this.output.written += text.length;
   }
 
   commit(form: CommitForm<unknown, "sync" | "async">, body: (tx: never) => unknown): Promise<never> {
@@ -444,7 +477,7 @@ class Ends {
     if (row.hasEnded) return;
     row.hasEnded = true;
     this.#succeeded.push(row);
-    this.written += row.written;
+    if (row.output !== null) this.written += row.output.written;
     this.count++;
   }
 
@@ -511,10 +544,12 @@ class Ends {
   }
 
   /** What ends with the attempt. Null: nothing but what the attempt's own end says. Rows of a commit are in the first answer only, which is the commit's. */
-  pending(): RowEnds | null {
+  pending(succeeds = false): RowEnds | null {
     this.isStopped = true;
     const committing = this.#committing;
     this.#committing = [];
+    // They succeed with their block.
+    if (succeeds && this.#failed.length + committing.length + this.written === 0) return null;
     return this.#isEmpty && committing.length === 0 ? null : endsOf([...this.#succeeded, ...committing], this.#failed);
   }
 
@@ -532,6 +567,6 @@ function endsOf(rows: readonly BlockRow[], failed: readonly FailedRow[]): RowEnd
   return {
     succeeded: rows.map(({ index }) => index),
     failed,
-    outputs: rows.some(({ written }) => written > 0) ? partsOf(rows) : NO_PARTS,
+    outputs: rows.some(({ output }) => output !== null && output.written > 0) ? partsOf(rows) : NO_PARTS,
   };
 }

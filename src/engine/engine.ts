@@ -372,6 +372,7 @@ export class Engine<Kinds extends string = string> extends Client {
       rowsOf: ({ file, from, format }) =>
         (format === "csv" ? csv : ndjson)(from === "path" ? file : blobNamed(blobs, file)),
       settingsOf: (contract) => settingsWithDefaults(contract, settings),
+      heldJobs: () => this.#host?.heldJobs() ?? [],
     });
     return new Map([...this.batchKinds].map(([name, contract]) => [name, this.#batchWorker!.kinds(contract)]));
   }

@@ -141,10 +141,16 @@ export function blockRows({ batch, round, number, lines, rows }: StoredBlock): B
   return { batch, round, number, rows: rows.map((row, at) => ({ line: lines[at]!, input: row })) };
 }
 
+const BATCH_AT = '{"batch":"'.length;
+
 /** The batch of a block, without decoding its rows: `encodeBlock` writes it first, and ids of batches need no escapes. */
 export function batchOfBlock(input: string): string {
-  const start = '{"batch":"'.length;
-  return input.slice(start, input.indexOf('"', start));
+  return input.slice(BATCH_AT, input.indexOf('"', BATCH_AT));
+}
+
+/** Whether a block is of this batch. Half a microsecond less than a text of its own for each block. */
+export function isBlockOf(input: string, batch: string): boolean {
+  return input.startsWith(batch, BATCH_AT) && input[BATCH_AT + batch.length] === '"';
 }
 
 /** Rows of a block threw, and are not ended by that: the attempt fails, and its block runs again with what is left. */

@@ -17,6 +17,28 @@ export interface Clock {
   soon(task: () => void): void;
 }
 
+/**
+ * A clock whose monotonic time stands still within a millisecond of the time of day: it is read again when that has changed. In a process that has run little
+ * one reading of the monotonic clock costs 1 µs, and one of the time of day a tenth of that.
+ */
+export function coarseClock(clock: Clock): Clock {
+  let seenAt = Number.NaN;
+  let mono = Number.NaN;
+  return {
+    now: () => clock.now(),
+    mono() {
+      const now = clock.now();
+      if (now !== seenAt) {
+        seenAt = now;
+        mono = clock.mono();
+      }
+      return mono;
+    },
+    after: (ms, task) => clock.after(ms, task),
+    soon: (task) => clock.soon(task),
+  };
+}
+
 export interface Random {
   /** Uniform in [0, 1). */
   next(): number;

@@ -69,7 +69,7 @@ export class Attempt implements BlockAttempt, RequestAttempt {
   #hasBegun = false;
   /** The attempt has been settled or given up: nothing may be written any more. */
   ended = false;
-  pendingRows: (() => RowEnds | null) | null = null;
+  pendingRows: BlockAttempt["pendingRows"] = null;
   underWay: RequestAttempt["underWay"] = null;
   failsWith: Error | undefined;
   scheduled: Scheduled | undefined;
@@ -150,6 +150,10 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     this.startedMono = this.#context.clock.mono();
     if (this.job.deadlineInMs !== null) this.#deadlineMono = this.startedMono + this.job.deadlineInMs;
     this.start();
+  }
+
+  startsNow(): void {
+    this.startedMono = this.#context.clock.mono();
   }
 
   /** A job that may be of a schedule first reads what it was planned for; all others start at once. */
@@ -266,7 +270,10 @@ export class Attempt implements BlockAttempt, RequestAttempt {
     this.#settling = true;
     this.ended = true;
     if (this.#rowCommits) this.#interruptRowCommits(change);
-    this.#owner.ended(this, this.pendingRows ? withRows(change, this.pendingRows()) : change);
+    const ended = this.pendingRows ? withRows(change, this.pendingRows(change.to === "succeeded")) : change;
+    // It is held until its end is durable, and its rows need not be: of 450 blocks they are 5 MB, which each collection of young objects would copy.
+    this.pendingRows = null;
+    this.#owner.ended(this, ended);
   }
 
   /** Reports how it ended, once that is durable. */

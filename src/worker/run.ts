@@ -97,8 +97,13 @@ export interface BlockAttempt extends Run {
   readonly job: ClaimedJob;
   /** It was asked to stop. */
   readonly isInterrupted: boolean;
-  /** Asked once, when the attempt ends: the rows that have ended and are not durable yet. Whatever ends the attempt writes them with it. */
-  pendingRows: (() => RowEnds | null) | null;
+  /** The user's handler begins only now: if what it waited for counted as its work, one slow read of the store would stop claims ahead. */
+  startsNow(): void;
+  /**
+   * Asked once, when the attempt ends: the rows that have ended and are not durable yet. Whatever ends the attempt writes them with it. `succeeds`: if they are
+   * rows that succeeded and leave nothing else, they need not be listed.
+   */
+  pendingRows: ((succeeds?: boolean) => RowEnds | null) | null;
   /** Makes the ends of rows durable, and counts as a heartbeat. */
   endRows(ends: RowEnds): Promise<void>;
   /** Makes durable that a row is about to begin. */

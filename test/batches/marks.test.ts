@@ -6,8 +6,8 @@ import { runBlock } from "../../src/batches/block-runner.ts";
 import type { RowEnds } from "../../src/job/batches.ts";
 import type { BlockAttempt } from "../../src/worker/run.ts";
 
-/** Runs a block of ten rows, each of which takes 90 ms without waiting for anything. Returns which rows were marked before the block ended. */
-async function marksOf(row: () => void, clock: { nowMs: number }): Promise<(readonly number[])[]> {
+/** Runs a block of rows that wait for nothing. Returns which of them were marked before the block ended. */
+async function marksOf(row: () => void, clock: { nowMs: number }, rows = 10): Promise<(readonly number[])[]> {
   const marks: (readonly number[])[] = [];
   const run = {
     job: { counters: { crashes: 0 } },
@@ -23,7 +23,7 @@ async function marksOf(row: () => void, clock: { nowMs: number }): Promise<(read
     context: null,
     parse: null,
   } as unknown as Parameters<typeof runBlock>[0];
-  const numbers = Array.from({ length: 10 }, (_, n) => n);
+  const numbers = Array.from({ length: rows }, (_, n) => n);
   await runBlock(deps, { batch: "b", round: 1, number: 0, lines: numbers, rows: numbers }, run);
   return marks;
 }
@@ -40,4 +40,13 @@ test("rows whose handler never waits are marked while their block runs", async (
 
 test("fast rows are marked by the end of their block alone", async () => {
   assert.deepEqual(await marksOf(() => {}, { nowMs: 0 }), []);
+});
+
+test("rows that become slow all at once are noticed within seven of them", async () => {
+  const clock = { nowMs: 0 };
+  let begun = 0;
+  const marks = await marksOf(() => void (++begun > 20 && (clock.nowMs += 90)), clock, 40);
+  const [first, ...others] = marks.map(({ length }) => length);
+  assert.ok(first! <= 20 + 7 + 3, `${first} rows in the first mark`);
+  assert.deepEqual(new Set(others), new Set([3]), "from then on as often as ever");
 });

@@ -1,8 +1,8 @@
-// Holds the one pause of core: it ends by time or by a signal, and leaves nothing behind.
+// Holds the one pause of core, which ends by time or by a signal and leaves nothing behind, and the clock that is cheap to read.
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { test } from "node:test";
-import { pause } from "../../src/job/time.ts";
+import { type Clock, coarseClock, pause } from "../../src/job/time.ts";
 import { virtualClock } from "../../src/testing/virtual-clock.ts";
 
 test("a pause ends when its time has passed, and not before", async () => {
@@ -46,3 +46,17 @@ function aborter(): { signal: AbortSignal; abort: () => void } {
   const controller = new AbortController();
   return { signal: controller.signal, abort: () => controller.abort() };
 }
+
+test("a coarse clock stands still within a millisecond, and goes on whichever way the time of day is set", () => {
+  let now = 1_000;
+  let mono = 5;
+  const clock = coarseClock({ now: () => now, mono: () => mono } as unknown as Clock);
+  assert.equal(clock.mono(), 5);
+  mono = 5.9;
+  assert.equal(clock.mono(), 5);
+  now += 1;
+  assert.equal(clock.mono(), 5.9);
+  mono = 7;
+  now -= 3_600_000;
+  assert.deepEqual([clock.mono(), clock.now()], [7, now]);
+});

@@ -4,7 +4,8 @@ import type { StoreName } from "../stores/tested-store.ts";
 import { batchEnd, batchEndKilled } from "./ends.ts";
 import { batchAbort, batchOutput } from "./million.ts";
 import { plainJobs } from "./plain-jobs.ts";
-import { batchProcesses, batchRows, batchSubmit } from "./rates.ts";
+import { batchProcesses } from "./processes.ts";
+import { batchRows, batchSubmit } from "./rates.ts";
 
 const each = [batchRows, batchSubmit, batchEnd, batchEndKilled, batchOutput, batchAbort];
 

@@ -1,5 +1,5 @@
-// Rows of batches against plain jobs: run, submitted, and run by eight processes. Each round does both, one after the other, and the ratio is the
-// median of the rounds' own ratios: in time, which is what people ask for, and in CPU, which a busy machine changes far less.
+// Rows of batches against plain jobs: run and submitted. Each round does both, one after the other, and the ratio is the median of the rounds' own ratios:
+// in time, which is what people ask for, and in CPU, which a busy machine changes far less.
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { tmpdir } from "node:os";
@@ -20,24 +20,24 @@ export async function costOf(bench: Bench, work: () => Promise<Cost>): Promise<C
   return { ms, cpuMs: cpuMs + ((await bench.store.cpuMs()) ?? 0) - before };
 }
 
-interface Pair {
+export interface Pair {
   readonly ours: Cost;
   readonly base: Cost;
 }
 
 /** How many times as fast ours is, and how many times as little CPU it needs, for the same number of rows. */
-function ratios(pairs: readonly Pair[]): { readonly time: number; readonly cpu: number } {
+export function ratios(pairs: readonly Pair[]): { readonly time: number; readonly cpu: number } {
   return {
     time: median(pairs.map(({ ours, base }) => base.ms / ours.ms)),
     cpu: median(pairs.map(({ ours, base }) => base.cpuMs / ours.cpuMs)),
   };
 }
 
-function rate(costs: readonly Cost[], rows: number): number {
+export function rate(costs: readonly Cost[], rows: number): number {
   return median(costs.map(({ ms }) => (rows * 1_000) / ms));
 }
 
-function cpuEach(costs: readonly Cost[], rows: number): number {
+export function cpuEach(costs: readonly Cost[], rows: number): number {
   return median(costs.map(({ cpuMs }) => (cpuMs * 1_000) / rows));
 }
 
@@ -173,73 +173,3 @@ function csvOf(rows: number): string {
   );
   return `iban,cents,name,date\n${lines.join("\n")}\n`;
 }
-
-const PROCESSES = 8;
-
-/** Eight processes on one batch, against the same blocks as plain jobs. */
-export const batchProcesses: Metric = {
-  names: ["batchProcesses"],
-  async run(bench) {
-    const total = bench.pick(100_000, 10_000);
-    const url = await bench.store.place();
-    const programs = await bench.startAll(PROCESSES, "batches", { url, concurrency: CONCURRENCY / 5, works: true });
-    const first = programs[0]!;
-    await first.ask("pause");
-    const drained = async (form: string): Promise<Cost> => {
-      await first.ask("fill", { form, total });
-      for (const program of programs) await program.ask("reset");
-      const cpuNow = async (): Promise<number> =>
-        (await Promise.all(programs.map((program) => program.ask<{ cpuMs: number }>("state")))).reduce(
-          (sum, { cpuMs }) => sum + cpuMs,
-          0,
-        );
-      return costOf(bench, async () => {
-        const before = await cpuNow();
-        const from = performance.now();
-        await first.ask("resume", { form });
-        let handled = 0;
-        while (handled < total) {
-          await new Promise((resolve) => setTimeout(resolve, 10));
-          handled = (await Promise.all(programs.map((program) => program.ask<number>("counted")))).reduce(
-            (sum, each) => sum + each,
-            0,
-          );
-        }
-        const ms = performance.now() - from;
-        const cpuMs = (await cpuNow()) - before;
-        await first.ask("pause");
-        return { ms, cpuMs };
-      });
-    };
-    return bench.during(programs, async () => {
-      const pairs: Pair[] = [];
-      for (const form of ["plainBlock", "rows"]) await drained(form);
-      for (const round of bench.rounds(`batchProcesses, ${total} rows`, bench.pick(5, 3), 10)) {
-        const order = round % 2 === 0 ? ["rows", "plainBlock"] : ["plainBlock", "rows"];
-        const costs: Record<string, Cost> = {};
-        for (const form of order) costs[form] = await drained(form);
-        pairs.push({ ours: costs["rows"]!, base: costs["plainBlock"]! });
-      }
-      const { time, cpu } = ratios(pairs);
-      const [ours, base] = [pairs.map((pair) => pair.ours), pairs.map((pair) => pair.base)];
-      return [
-        {
-          name: "batchProcesses",
-          unit: "rows/s",
-          ours: rate(ours, total),
-          base: { what: "the same blocks as plain jobs", value: rate(base, total) },
-          targets: [{ text: "≥ 0.9 of plain jobs (time)", value: time, atLeast: 0.9 }],
-          detail: {
-            rows: total,
-            rounds: pairs.length,
-            processes: PROCESSES,
-            ofBaseTime: time,
-            ofBaseCpu: cpu,
-            cpuUsPerRow: cpuEach(ours, total),
-            cpuUsPerRowOfBase: cpuEach(base, total),
-          },
-        },
-      ];
-    });
-  },
-};
