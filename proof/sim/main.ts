@@ -60,7 +60,7 @@ if (values.help) {
 
 /** Stories of at most this many violations are printed. */
 const MAX_PRINTED = 3;
-/** Children report their progress after so many seeds, and the parent prints that of all after so many. */
+/** How many seeds a child plays before it reports its progress, and all children together before the parent prints it. */
 const REPORTED_EVERY = 20;
 const PROGRESS_EVERY = 1_000;
 const processes = Math.max(1, whole(values.processes, "processes"));
