@@ -15,6 +15,7 @@ import { LISTED_PAGES } from "../../src/stores/redis/lua/reads.ts";
 import { connect, connectTo, type Reply } from "../../src/stores/redis/driver.ts";
 import { channelOf } from "../../src/stores/redis/liveness.ts";
 import { SERVER_CLOCK } from "../../src/stores/redis/scripts.ts";
+import { integrity, repair } from "../../src/stores/redis/integrity.ts";
 import { redisStore } from "../../src/stores/redis/store.ts";
 import {
   draft,
@@ -316,6 +317,35 @@ test("R5: a wait for thousands is forgotten in pieces, by a purge, a check or th
   for (const at of [2, 1_500, 3_001])
     assert.equal(await connection.command("EXISTS", `${connection.tag}wa:${at}`), 0, `nothing waits for job ${at}`);
   assert.deepEqual(await store.upkeep.integrity(), []);
+});
+
+test("R5: a check and a repair of a store in which a job waits for thousands take these in pieces", async (t) => {
+  const { store, connection } = await freshStore(t);
+  await store.declare([kind("mail"), kind("sms")]);
+  await store.register(workerRecord("w"));
+  const children = names("c", 1_000);
+  await store.enqueue(["p", ...children].map((id) => draft({ id, kind: id === "p" ? "mail" : "sms" })));
+  const { claimed } = await store.turn("w", [], roomFor(1, ["mail"]));
+  const { lease, counters } = claimed[0]!;
+  const change = wait(
+    { id: "p", state: "running", counters },
+    { step: "run.wait#1", forMs: null, until: { jobs: children } },
+  );
+  await store.turn("w", [{ lease, change }], roomFor(0));
+  await store.leave("w");
+  const calls = new Map<string, number>();
+  const evaluate = connection.eval.bind(connection);
+  connection.eval = (name, ...rest) => {
+    calls.set(name, (calls.get(name) ?? 0) + 1);
+    return evaluate(name, ...rest);
+  };
+  await connection.command("DEL", `${connection.tag}aw:1`, `${connection.tag}wa:2`);
+  assert.ok((await integrity(connection)).length > 0);
+  assert.deepEqual(await repair(connection), []);
+  // 15 for the pages of jobs, and 5 for those that one of them waits for.
+  for (const script of ["check", "repairClearPages", "repairFill"])
+    assert.ok(calls.get(script)! >= 20, `${script}: ${calls.get(script)}`);
+  assert.equal(await connection.command("SCARD", `${connection.tag}aw:1`), 1_000);
 });
 
 test("R6: a script of another program that blocks the server is reported as such, and everything goes on when it has ended", async (t) => {

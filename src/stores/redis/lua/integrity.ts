@@ -1,4 +1,4 @@
-// Lua: what follows from the records of jobs, compared with what is kept, and built again. `I.each` is the list of all indexes: check and repair
+// Lua: what follows from the records of jobs, compared with what is kept, and built again. `I.own` and `I.awaited` are the list of all indexes: check and repair
 // have no other. An index that a record belongs to and that is not listed there is neither checked nor repaired.
 //
 // Records are found by the numbers of their pages, from the lowest to the last row that was given, so no key is looked for by its name.
@@ -69,9 +69,19 @@ function I.awaited(j, put, remainder, of)
     end
   end
 end
-function I.each(j, put)
-  I.own(j, put)
-  I.awaited(j, put)
+-- Of some pages, and then, if their jobs wait for others, of these in pieces: one that waits for 2,000 took 35 ms. The argument says which piece, and so does what is returned:
+-- where the walk goes on.
+function I.inPieces(text, visit)
+  local page, piece, pieces = string.match(text, '^(%d+)/?(%d*)/?(%d*)$')
+  page, piece, pieces = tonumber(page), tonumber(piece), tonumber(pieces)
+  local awaits = 0
+  local nextPage = I.pages(page, function(j)
+    if not piece and j.d.wt then awaits = awaits + call('SCARD', T .. 'al:' .. int(j.row)) end
+    visit(j, not piece and I.own or function(one, put) I.awaited(one, put, piece, pieces) end, not piece)
+  end)
+  if piece and piece + 1 < pieces then return concat({int(page), int(piece + 1), int(pieces)}, '/') end
+  if not piece and awaits > 0 then return concat({int(page), '0', int(math.ceil(awaits / 200))}, '/') end
+  return nextPage
 end
 -- Every key that may have something about this job, whether or not its record says so now.
 function I.names(j, name, each)
@@ -141,11 +151,7 @@ local function add(type, key, member, by)
   if not sums[name] then sums[name] = 0 order[#order + 1] = name end
   sums[name] = sums[name] + by
 end
--- A page, and then, if its jobs wait for others, these in pieces: one that waits for 2,000 took 35 ms.
-local page, piece, pieces = string.match(arg(), '^(%d+)/?(%d*)/?(%d*)$')
-page, piece, pieces = tonumber(page), tonumber(piece), tonumber(pieces)
-local awaits = 0
-local nextPage = I.pages(page, function(j)
+local nextPage = I.inPieces(arg(), function(j, each, isFirst)
   local row = int(j.row)
   local function missing(key) wrong[#wrong + 1] = 'job ' .. j.id .. ' is missing in ' .. key end
   local function compare(type, key, member, value)
@@ -165,9 +171,8 @@ local nextPage = I.pages(page, function(j)
     elseif type == 'q' then add('q', key, nil, 1)
     elseif type == 'h' or type == 's' or type == 'z' or type == 'o' then add(type == 'o' and 'z' or type, key, nil, 1) end
   end
-  if piece then return I.awaited(j, compare, piece, pieces) end
-  if j.d.wt then awaits = awaits + call('SCARD', T .. 'al:' .. row) end
-  I.own(j, compare)
+  each(j, compare)
+  if not isFirst then return end
   I.names(j, function(key, type)
     if type == 'h' or type == 'r' then return end
     local has = type == 's' and call('SCARD', key) or call('ZCARD', key)
@@ -180,8 +185,6 @@ local nextPage = I.pages(page, function(j)
   list[#list + 1] = {j.id, kindOf(j.kind).name or '', J.input(j.row), J.result(j.row),
     j.d.st and call('HGETALL', T .. 's:' .. row) or {}, j.state}
 end)
-if piece and piece + 1 < pieces then nextPage = concat({int(page), int(piece + 1), int(pieces)}, '/')
-elseif not piece and awaits > 0 then nextPage = concat({int(page), '0', int(math.ceil(awaits / 200))}, '/') end
 local flat = {}
 for i, name in ipairs(order) do flat[i * 2 - 1], flat[i * 2] = name, sums[name] end
 return {list, wrong, nextPage, flat}
@@ -276,7 +279,7 @@ export const REPAIR_CLEAR_PAGES = /* lua */ `
 if not META[5] then return '' end
 wrote = true
 local names = {}
-local nextPage = I.pages(num(), function(j) I.names(j, function(key) names[key] = true end, I.each) end)
+local nextPage = I.inPieces(arg(), function(j, each) I.names(j, function(key) names[key] = true end, each) end)
 for key in pairs(names) do call('UNLINK', key) end
 return nextPage
 `;
@@ -285,10 +288,10 @@ return nextPage
 export const REPAIR_FILL = /* lua */ `
 if not META[5] then return '' end
 wrote = true
-local p, release = num(), C.read()
-return I.pages(p, function(j)
-  local orphan = j.state == RUNNING and not call('HGET', T .. 'w:' .. int(j.worker), 'id')
-  I.each(j, function(type, key, member, value)
+local at, release = arg(), C.read()
+return I.inPieces(at, function(j, each, isFirst)
+  local orphan = isFirst and j.state == RUNNING and not call('HGET', T .. 'w:' .. int(j.worker), 'id')
+  each(j, function(type, key, member, value)
     if type == 'h' then call('HSET', key, member, value)
     elseif type == 'q' then R.add(member, value)
     elseif type == 's' or type == 'f' then call('SADD', key, member)
