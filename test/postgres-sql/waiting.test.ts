@@ -267,7 +267,7 @@ test("a wait for 20,000 jobs that are not its children begins and ends in time",
   assert.equal((await job("waiter")).lane, LANE.open);
 });
 
-/** A parent that waits for so many children. Those with a higher number end first. */
+/** A parent that waits for this number of children. Those with a higher number end first. */
 async function family({ register, enqueue }: Workers, count: number) {
   await enqueue("parent", "mail");
   const worker = await register("w");

@@ -469,7 +469,7 @@ function specifyJobs(specify: Specify): void {
       await worker.settle(SETTLE.succeed(retried[0]!));
       await quiet(worker);
       assert.deepEqual(await worker.claim(roomFor(5, ["mail"])), []);
-      // Retried once more after it has ended, in the same wait.
+      // It is retried again after it has ended, in the same wait.
       await fixture.store.operate.retry(retried[0]!.lease.jobId, "operator");
       await worker.settle(SETTLE.failForGood(retried[1]!));
       await quiet(worker);
