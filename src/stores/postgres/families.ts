@@ -51,6 +51,9 @@ const FIRST = `SELECT e.job ${UNBEGUN} LIMIT 1`;
 const TAKE = `SELECT j.seq, j.id, j.epoch, j.fence, j.errors, j.crashes, j.blamed, j.timeouts, j.interruptions, j.losses
   ${UNBEGUN} LIMIT ${PIECE} FOR UPDATE OF j SKIP LOCKED`;
 
+// The planner expects few children and would read and sort all that are left: 60,000 were cancelled in 7.8 s; in the order of the index in 2.5 s.
+const IN_ORDER = "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)";
+
 /**
  * Up to which child this process has cancelled a family: without it each piece would read all children of those before. It only saves time, because what
  * is left is searched for among all children before a family is done.
@@ -67,6 +70,7 @@ export async function cancelChildren(
     if (!family) return { cancelled: 0, more: false };
     const former = PASSED.get(connection);
     const from = former?.parent === family.job ? former.child : 0;
+    await tx.run(IN_ORDER);
     const children = await tx.rows<ChildRow>(TAKE, [family.job, from]);
     const changes = children.map((child) => {
       const view = { id: child.id, state: "queued", counters: counters(child) } as const;
