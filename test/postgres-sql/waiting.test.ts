@@ -267,6 +267,141 @@ test("a wait for 20,000 jobs that are not its children begins and ends in time",
   assert.equal((await job("waiter")).lane, LANE.open);
 });
 
+/** A parent that waits for this number of children. Those with a higher number end first. */
+async function family({ register, enqueue }: Workers, count: number) {
+  await enqueue("parent", "mail");
+  const worker = await register("w");
+  const parent = await worker.next(roomFor(1, ["mail"]));
+  const ids = Array.from({ length: count }, (_, i) => `child-${i}`);
+  await worker.record(parent, {
+    type: "enqueue",
+    drafts: ids.map((id, priority) => draft({ id, kind: "sms", priority })),
+  });
+  await worker.settle(waiting(parent, { jobs: ids }));
+  await worker.turn([], NO_ROOM);
+  const end = async (some: number): Promise<void> => {
+    const claimed = await worker.claim(roomFor(some, ["sms"]));
+    assert.equal(claimed.length, some);
+    await worker.settle(...claimed.map((one) => SETTLE.succeed(one)));
+    while ((await worker.turn([], NO_ROOM)).nextDueInMs === 0);
+  };
+  return { worker, ids, end };
+}
+
+test("the end of a child writes nothing in its row of extras, and its input has the hash that claims compare", async (t) => {
+  const store = await workers(t);
+  const { worker, end } = await family(store, 3);
+  const rows = () => store.sql("SELECT job::int, ctid::text, xmin::text, ended FROM outlive.extras ORDER BY job");
+  const before = await rows();
+  await end(2);
+  await worker.settle(SETTLE.failForGood(await worker.next(roomFor(1, ["sms"]))));
+  assert.deepEqual(await rows(), before);
+  const hash = `hashtextextended(input COLLATE "C", hashtextextended(id COLLATE "C", 0))`;
+  const hashed = await store.sql(
+    `SELECT bool_and(input_hash IS NOT DISTINCT FROM ${hash}) AS same FROM outlive.jobs WHERE id LIKE 'child-%'`,
+  );
+  assert.deepEqual(hashed, [{ same: true }]);
+  assert.equal((await worker.next(roomFor(1, ["mail"]))).lease.jobId, "parent");
+});
+
+test("a check of a large family begins where the one before stopped, and does not wait for the row of the wait", async (t) => {
+  const store = await workers(t);
+  const { end, worker } = await family(store, 400);
+  const begin = async (): Promise<string | null> => {
+    const [row] = await store.sql<{ id: string | null }>(
+      "SELECT (SELECT j.id FROM outlive.jobs j WHERE j.seq = w.child) AS id FROM outlive.waits w",
+    );
+    return row!.id;
+  };
+  assert.equal(await begin(), null);
+  await end(50);
+  assert.equal(await begin(), null, "a few children are read again");
+  await end(50);
+  assert.equal(await begin(), "child-299");
+  const other = await store.session();
+  await other.sql("BEGIN");
+  await other.sql("SELECT 1 FROM outlive.waits FOR UPDATE");
+  await end(100);
+  await other.sql("COMMIT");
+  assert.equal(await begin(), "child-299");
+  // One that was retried is found behind where the next check begins, and then it begins there.
+  await worker.store.operate.retry("child-350", "operator");
+  const retried = await worker.next(roomFor(1, ["sms"]));
+  await end(199);
+  await end(1);
+  assert.equal(await begin(), "child-350");
+  assert.equal((await store.job("parent")).lane, LANE.delayed);
+  await worker.settle(SETTLE.succeed(retried));
+  assert.equal((await worker.next(roomFor(1, ["mail"]))).lease.jobId, "parent");
+});
+
+test("a parent that nothing wakes although its children have ended is a finding", async (t) => {
+  const store = await workers(t);
+  const { worker, end } = await family(store, 2);
+  await end(1);
+  assert.deepEqual(await worker.store.upkeep.integrity(), []);
+  await store.sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id = 'child-0'");
+  assert.equal((await store.job("parent")).lane, LANE.delayed);
+  assert.deepEqual(await worker.store.upkeep.integrity(), [], "its wake is there");
+  await store.sql("DELETE FROM outlive.wakes");
+  assert.deepEqual(await worker.store.upkeep.integrity(), [
+    "job parent waits for its children, but all of them have ended and nothing wakes it",
+  ]);
+});
+
+const STEP_OF_MARKS = MIGRATIONS.findIndex(({ name }) => name === "children by state");
+
+test("a parent that waits while its store goes a step back, or on, wakes with its last child", async (t) => {
+  for (const way of ["back", "on"] as const) {
+    const store = await workers(t);
+    const { end } = await family(store, 5);
+    const { schema, url, sql, job } = store;
+    const back = () => withClient(url, (client) => migrateDown(client, schema, { target: STEP_OF_MARKS, force: true }));
+    const marks = () =>
+      sql(
+        "SELECT e.ended, count(*)::int AS n FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job AND (j.state > 1) = e.ended GROUP BY 1 ORDER BY 1",
+      );
+    await end(2);
+    await store.killAll();
+    if (way === "on") await back();
+    // What ends by SQL comes through the trigger of that version.
+    await sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id = 'child-0'");
+    if (way === "on") await withClient(url, (client) => migrate(client, schema));
+    else await back();
+    if (way === "back")
+      assert.deepEqual(await marks(), [
+        { ended: false, n: 2 },
+        { ended: true, n: 3 },
+      ]);
+    await sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id = 'child-1'");
+    await sql("SELECT outlive.act_on_wakes()");
+    assert.equal((await job("parent")).lane, LANE.delayed);
+    await sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id = 'child-2'");
+    await sql("SELECT outlive.act_on_wakes()");
+    assert.equal((await job("parent")).lane, LANE.open, way);
+  }
+});
+
+test("the step by which ends are not marked any more waits for a transaction that has taken a wake", async (t) => {
+  const store = await workers(t);
+  await family(store, 2);
+  const { schema, url, sql } = store;
+  await store.killAll();
+  await withClient(url, (client) => migrateDown(client, schema, { target: STEP_OF_MARKS + 1, force: true }));
+  await sql("UPDATE outlive.jobs SET state = 4, finished_at = 1 WHERE id = 'child-0'");
+  const other = await store.session();
+  await other.sql("BEGIN");
+  await other.sql("SELECT outlive.act_on_wakes()");
+  const stepped = withClient(url, (client) => migrate(client, schema));
+  const waiters = () =>
+    sql(
+      "SELECT 1 FROM pg_locks WHERE relation = 'outlive.wakes'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted",
+    );
+  while ((await waiters()).length === 0) await new Promise(setImmediate);
+  await other.sql("COMMIT");
+  assert.deepEqual(await stepped, [STEP_OF_MARKS + 2]);
+});
+
 test("a step back makes jobs ready that wait without a time limit, and a role from before the step may use its tables", async (t) => {
   const { register, enqueue, killAll, url, schema, sql, job } = await workers(t);
   const role = `${schema}_app`;

@@ -73,6 +73,19 @@ test("a slot that others leave free, because they take what is in front, is not 
   });
 });
 
+test("a worker of several kinds claims ahead again with its second turn after others took all that is in front", async (t) => {
+  const { fresh, turn } = await here(t, ...Array.from({ length: 99 }, (_, n) => `m${n}`));
+  const both: Room = { total: 2, kinds: room(2).kinds.map((each) => ({ ...each, ahead: true })), ahead: 5 };
+  await withClient(fresh.url, async (client) => {
+    await client.query("BEGIN");
+    await client.query(`SELECT 1 FROM "${fresh.schema}".jobs ORDER BY seq LIMIT 70 FOR UPDATE`);
+    assert.deepEqual(await turn(both), { ids: [], nextDueInMs: 0 });
+    assert.deepEqual((await turn(both)).ids, ["m70", "m71"]);
+    await client.query("ROLLBACK");
+  });
+  assert.equal((await turn(both)).ids.length, 7);
+});
+
 test("without a free slot a worker that finds a job that may not wait is not asked to come again at once", async (t) => {
   const { turn } = await here(t, "s1");
   assert.deepEqual(await turn(room(0)), { ids: [], nextDueInMs: null });

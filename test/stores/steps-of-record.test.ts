@@ -69,6 +69,8 @@ const POSTGRES_STEPS = [
   "lone batches df075ba99879146",
   "bounded wakes e23758285ade244",
   "handed slots 073620b297d03ee",
+  "children by state 1db4608ed19de5c",
+  "unmarked ends 4eaf099b5a96ec2",
 ];
 
 const EDITED =

@@ -732,7 +732,10 @@ const readyOf = (tids: string): string => `
     SELECT j.ctid AS tid FROM outlive.jobs j WHERE j.ctid = ANY (ARRAY(${tids}))
       AND j.state + 0 = 0 AND j.lane + 0 = 1 ORDER BY j.priority DESC, j.seq LIMIT :total FOR UPDATE SKIP LOCKED`;
 const READY_IN_FRONT = readyOf(`SELECT f.tid FROM front f WHERE ${IS_OWN}`);
-const BLIND = `CASE WHEN (SELECT count(*) FROM front) >= :front::int AND (SELECT count(*) FROM ready) < :slots::int THEN 8 ELSE 0 END`;
+// For long only if other kinds have the front. Of its own kinds other workers may be taking what it has read: then the claim by kinds comes once, because it claims
+// nothing ahead. While it came 32 times, four workers of two kinds settled 115 jobs a turn; now 298, at 28 instead of 36 us of CPU for each.
+const BLIND = `CASE WHEN (SELECT count(*) FROM front) < :front::int OR (SELECT count(*) FROM ready) >= :slots::int THEN 0
+    WHEN (SELECT count(*) FROM front f WHERE ${IS_OWN}) < :slots::int THEN 8 ELSE 64 END`;
 
 // If some kinds may not wait: as many as slots are free, and then up to the first job of those kinds, or none while jobs wait at a gate. Of the first ones other workers may take some at this
 // moment, and then a slot is left for what comes behind that job: a claim of each kind finds it.

@@ -13,6 +13,7 @@ import {
 } from "../released-steps.ts";
 import { type Address, quotedSchema } from "./address.ts";
 import { newClient } from "./connection.ts";
+import { childrenByState } from "./migrations/children.ts";
 import { columnsOfRecord, WITHOUT_CHECKSUMS } from "./migrations/core.ts";
 import {
   adoptText,
@@ -26,7 +27,6 @@ import {
   scriptText,
   upText,
 } from "./migrations/index.ts";
-import { loneBatches } from "./migrations/lone-batches.ts";
 import { rolesText } from "./roles.ts";
 import { counted } from "../../job/text.ts";
 
@@ -57,8 +57,11 @@ export interface MigrationSession {
   query(text: string): Promise<{ readonly rows: readonly unknown[] }>;
 }
 
-/** The lowest version with which this program works: its claims read the table of that step. */
-export const NEEDED_VERSION = MIGRATIONS.indexOf(loneBatches) + 1;
+/**
+ * The lowest version with which this program works: its settlements call the function of the step before that one, and
+ * its cancels of families read an index of that one in order.
+ */
+export const NEEDED_VERSION = MIGRATIONS.indexOf(childrenByState) + 1;
 export const KNOWN_VERSION = MIGRATIONS.length;
 
 /**

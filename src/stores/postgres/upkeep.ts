@@ -3,7 +3,7 @@
 // and what this role may not see is reported instead of failing the rest.
 import { humanMs } from "../../job/time.ts";
 import type { Finding, LockHolder, Upkeep } from "../port.ts";
-import { LANE, STATE } from "../rows.ts";
+import { LANE, OUTCOME, STATE } from "../rows.ts";
 import { PART_OWNER, ROW_OWNER } from "./batch-reads.ts";
 import { isIntactSql, isPausedSql, type Session, stepOwnerSql, texts } from "./statements.ts";
 import type { Connection } from "./connection.ts";
@@ -344,8 +344,10 @@ const CHECKS: readonly string[] = [
      WHERE NOT ${isIntactSql("s.result", stepOwnerSql("j.id", "s.name"), "s.result_sum")}`,
   `SELECT 'job ' || j.id || ': the stored signal ' || s.id || ' does not match its checksum' FROM outlive.signals s JOIN outlive.jobs j ON j.seq = s.job
      WHERE NOT ${isIntactSql("s.payload", stepOwnerSql("j.id", "s.id"), "s.payload_sum")}`,
-  `SELECT 'job ' || j.id || CASE WHEN e.ended THEN ' counts as ended for its parent, but has not' ELSE ' has ended, but its parent waits for it' END
-     FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job WHERE e.ended <> (j.state > 1)`,
+  `SELECT 'job ' || j.id || ' waits for its children, but all of them have ended and nothing wakes it' FROM outlive.waits w JOIN outlive.jobs j ON j.seq = w.job
+     WHERE w.children AND w.signal IS NULL AND j.state = 0 AND j.lane = ${LANE.delayed} AND j.outcome = ${OUTCOME.waiting}
+       AND NOT EXISTS (SELECT 1 FROM outlive.extras e JOIN outlive.jobs c ON c.seq = e.job WHERE e.parent = j.seq AND c.state < 2)
+       AND NOT EXISTS (SELECT 1 FROM outlive.wakes k WHERE k.job = j.seq)`,
   `SELECT 'job ' || j.id || ' is held, but at no door' FROM outlive.jobs j LEFT JOIN outlive.extras e ON e.job = j.seq
      WHERE j.state = 0 AND j.lane = 3 AND (e.place IN (1, 4) AND e.door IS NOT NULL) IS NOT TRUE`,
   `SELECT 'job ' || j.id || ' waits at a door, but is not held' FROM outlive.extras e JOIN outlive.jobs j ON j.seq = e.job

@@ -428,6 +428,75 @@ function specifyJobs(specify: Specify): void {
     assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
   });
 
+  // A store may remember how far it has checked the children of a wait.
+  for (const order of ["first to last", "last to first", "the last one first", "the first one last"] as const)
+    specify(`a parent whose children end in the order "${order}" waits for all of them`, async (fixture) => {
+      const { worker, job } = await running(fixture);
+      const ids = names("child-", 300);
+      const drafts = ids.map((id, at) => draft({ id, kind: "sms", priority: PRIORITY[order](at, ids.length) }));
+      await worker.record(job, { type: "enqueue", drafts });
+      await worker.settle(waiting(job, forJobs(...ids)));
+      await endAll(fixture, worker, ids.length, 70);
+      assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+    });
+
+  specify(
+    "a child that is retried by hand is waited for again, whichever of its siblings have ended since",
+    async (fixture) => {
+      const { worker, job } = await running(fixture);
+      const ids = names("child-", 300);
+      // Each piece: the last ones, then the first ones, then the others.
+      const priority = (at: number): number => (at >= 200 ? 2 : at < 100 ? 1 : 0);
+      const drafts = ids.map((id, at) => draft({ id, kind: "sms", priority: priority(at) }));
+      await worker.record(job, { type: "enqueue", drafts });
+      await worker.settle(waiting(job, forJobs(...ids)));
+      const end = async (count: number): Promise<void> => {
+        const claimed = await worker.claim(roomFor(count, ["sms"]));
+        assert.equal(claimed.length, count);
+        await worker.settle(...claimed.map((one) => SETTLE.succeed(one)));
+        await quiet(worker);
+        assert.notEqual((await fixture.job("a")).waitsAt, null);
+      };
+      await end(100);
+      await end(100);
+      const [low, high] = [ids[49]!, ids[249]!];
+      await fixture.store.operate.retry(high, "operator");
+      await fixture.store.operate.retry(low, "operator");
+      // The retried ones have the higher priorities, and stay until the others have ended.
+      const retried = await worker.claim(roomFor(2, ["sms"]));
+      assert.deepEqual(idsOf(retried).toSorted(), [low, high].toSorted());
+      await end(100);
+      await worker.settle(SETTLE.succeed(retried[0]!));
+      await quiet(worker);
+      assert.deepEqual(await worker.claim(roomFor(5, ["mail"])), []);
+      // It is retried again after it has ended, in the same wait.
+      await fixture.store.operate.retry(retried[0]!.lease.jobId, "operator");
+      await worker.settle(SETTLE.failForGood(retried[1]!));
+      await quiet(worker);
+      assert.deepEqual(await worker.claim(roomFor(5, ["mail"])), []);
+      await fixture.store.operate.cancel(retried[0]!.lease.jobId, "operator");
+      await quiet(worker);
+      assert.deepEqual(idsOf(await worker.claim(roomFor(5, ["mail"]))), ["a"]);
+    },
+  );
+
+  specify("a parent that waits again waits for the children that it has enqueued since", async (fixture) => {
+    const { worker, job } = await running(fixture);
+    let parent = job;
+    const all: string[] = [];
+    for (let round = 1; round <= 3; round++) {
+      const ids = names(`round-${round}-`, 100);
+      all.push(...ids);
+      // In turns the first and the last of them end last.
+      const drafts = ids.map((id, at) => draft({ id, kind: "sms", priority: round % 2 === 0 ? at : 100 - at }));
+      await worker.record(parent, { type: "enqueue", drafts });
+      await worker.settle(waiting(parent, { step: `run.wait#${round}`, forMs: null, until: { jobs: all } }));
+      await endAll(fixture, worker, ids.length, 33);
+      parent = await worker.next(roomFor(1, ["mail"]));
+      await worker.record(parent, { type: "step", name: `run.wait#${round}`, result: null });
+    }
+  });
+
   specify("children stay as long as their parent is unfinished, and go after it", async (fixture) => {
     const { worker, job } = await running(fixture);
     await worker.record(job, { type: "enqueue", drafts: [draft({ id: "child", kind: "sms" })] });
@@ -478,6 +547,25 @@ function specifyReading(specify: Specify): void {
     assert.deepEqual(await list("succeeded"), [ids[0]]);
     assert.deepEqual((await fixture.store.inspect.list({ parent: "nobody" }, 10, null)).jobs, []);
   });
+}
+
+const PRIORITY = {
+  "first to last": (): number => 0,
+  "last to first": (at: number): number => at,
+  "the last one first": (at: number, of: number): number => (at === of - 1 ? 1 : 0),
+  "the first one last": (at: number): number => (at === 0 ? -1 : 0),
+} as const;
+
+/** Ends so many jobs of the kind sms, in pieces. The job `a` waits until the last of them has ended. */
+async function endAll(fixture: Fixture, worker: TestWorker, count: number, piece: number): Promise<void> {
+  for (let left = count; left > 0;) {
+    const claimed = await worker.claim(roomFor(Math.min(piece, left), ["sms"]));
+    assert.ok(claimed.length > 0);
+    left -= claimed.length;
+    await worker.settle(...claimed.map((one) => SETTLE.succeed(one)));
+    await quiet(worker);
+    assert.equal((await fixture.job("a")).waitsAt === null, left === 0);
+  }
 }
 
 interface Child {

@@ -41,7 +41,7 @@ function columns(schema: string): string {
   ALTER TABLE ${schema}.jobs ADD COLUMN rated boolean NOT NULL DEFAULT true;`;
 }
 
-function addUnratedChildren(schema: string): string {
+export function addUnratedChildren(schema: string): string {
   return replacing(addChildren(schema))
     .replace("input, input_sum, extras) OVERRIDING", "input, input_sum, extras, rated) OVERRIDING")
     .replace(", true FROM drafts d", ", true, false FROM drafts d");
@@ -194,7 +194,7 @@ const waits = (job: string): string =>
   `${job}.state + 0 = ${STATE.queued} AND ${job}.lane = ${LANE.delayed} AND ${job}.outcome = ${OUTCOME.waiting}`;
 
 /** The second half of act_on_wakes, as it was. */
-function wakeWaiters(schema: string): string {
+export function wakeWaiters(schema: string): string {
   return `
   -- Makes those of these jobs ready whose wait has ended, and returns how many. A wake is kept for those whose row another transaction has locked.
   CREATE FUNCTION ${schema}.wake_waiters(waiters bigint[]) RETURNS integer

@@ -86,7 +86,7 @@ function handOverSlots(schema: string): string {
 const MAX_HANDED_OVER = 30_000;
 
 /** As the one without `hand_over`, which workers of earlier versions call. Keys of jobs with one key, no turns and no strict order are counted apart. */
-function noteEndsAndHandOver(schema: string): string {
+export function noteEndsAndHandOver(schema: string): string {
   return noteEndsWithoutExtras(schema)
     .replace("added up.", "added up. From 256 on: how many jobs became ready.")
     .replace("CREATE OR REPLACE FUNCTION", "CREATE FUNCTION")

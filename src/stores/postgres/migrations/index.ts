@@ -6,6 +6,7 @@ import { allKinds } from "./all-kinds.ts";
 import { attempts } from "./attempts.ts";
 import { batches } from "./batches.ts";
 import { boundedWakes } from "./bounded-wakes.ts";
+import { childrenByState, unmarkedEnds } from "./children.ts";
 import { collections } from "./collections.ts";
 import { confirmedTicks } from "./confirmed-ticks.ts";
 import { consequences } from "./consequences.ts";
@@ -76,6 +77,8 @@ export const MIGRATIONS: readonly Migration[] = [
   loneBatches,
   boundedWakes,
   handedSlots,
+  childrenByState,
+  unmarkedEnds,
 ];
 
 /**

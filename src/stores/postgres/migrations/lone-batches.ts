@@ -180,7 +180,7 @@ function addUnratedBlocks(schema: string): string {
 }
 
 /** A block that is ready again and has no key stays where it is as long as its batch is alone, and goes to the gate if it is not. */
-function noteMoveOfBlocks(schema: string): string {
+export function noteMoveOfBlocks(schema: string): string {
   return noteFairMove(schema)
     .replace(
       "    IF own.key1 IS NULL THEN RETURN NULL; END IF;\n",
