@@ -21,9 +21,9 @@ export const PUBLISHED_TEXTS = {
 /** @param {string} path */
 function publishedText(path) {
   const source = readFileSync(path, "utf8");
-  // What people read keeps its lines and the comments in front of statements; those inside of functions are 1 KB of the tarball. White space stays
-  // as it is: a step may be made of an earlier one, whose lines it looks for.
-  if (RELEASED.test(path)) return source.replace(/^ {4,}-- .*\n/gm, "");
+  // What people read keeps its lines and the comments in front of statements. Those inside of functions, and those that give the reasons of the source and begin
+  // with `---`, are 3 KB of the tarball. White space stays as it is: a step may be made of an earlier one, whose lines it looks for.
+  if (RELEASED.test(path)) return source.replace(/^ {4,}-- .*\n|^ *--- .*\n/gm, "");
   const text = source.replace(/^[ \t]*--[ \t].*\n/gm, "").replace(/^[ \t]+/gm, "");
   return LUA.test(path) ? text.replace(SPACED, "$1$2") : text;
 }

@@ -10,9 +10,9 @@ export const core: Migration = {
   CREATE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
-  -- Whether the server may have forgotten something. A busy worker does not wait until its claims are on disk, and a server that has
-  -- crashed comes back without the last of them: also without this row, for it empties what is unlogged. Whoever claims first after
-  -- that raises the epoch, so that no fence is given twice. The number tells servers apart: a dump is restored with its rows.
+  --- Whether the server may have forgotten something. A busy worker does not wait until its claims are on disk, and a server that has
+  --- crashed comes back without the last of them: also without this row, for it empties what is unlogged. Whoever claims first after
+  --- that raises the epoch, so that no fence is given twice. The number tells servers apart: a dump is restored with its rows.
   CREATE FUNCTION ${schema}.server_start() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint $$;
   CREATE UNLOGGED TABLE ${schema}.server_run (one boolean PRIMARY KEY DEFAULT true CHECK (one), started bigint NOT NULL);
@@ -47,17 +47,17 @@ export const core: Migration = {
     jobs bigint NOT NULL DEFAULT 0 -- rows of this kind, as of the latest fold of kind_deltas
   );
 
-  -- Every transaction that adds or removes jobs says here how many: a counter in the row of the kind would be a lock that all
-  -- enqueuers wait for. Rows of a kind = kinds.jobs + the sum of its deltas; the sweep folds the one into the other.
+  --- Every transaction that adds or removes jobs says here how many: a counter in the row of the kind would be a lock that all
+  --- enqueuers wait for. Rows of a kind = kinds.jobs + the sum of its deltas; the sweep folds the one into the other.
   CREATE TABLE ${schema}.kind_deltas (kind integer NOT NULL, jobs bigint NOT NULL);
 
-  -- Which ids there are. Written at the enqueue and at the end of retention only: an index of ids on jobs would get an entry for each
-  -- claim and each end, too, and cost a third of what the server spends on a job. Who has the id of a job finds its row by its number.
+  --- Which ids there are. Written at the enqueue and at the end of retention only: an index of ids on jobs would get an entry for each
+  --- claim and each end, too, and cost a third of what the server spends on a job. Who has the id of a job finds its row by its number.
   CREATE TABLE ${schema}.job_ids (id text COLLATE "C" PRIMARY KEY, seq bigint NOT NULL);
 
-  -- What is never null comes first and in the order of its width: behind a null, each column is found by walking through all before
-  -- it, which every index entry pays for. epoch, worker and started_at mean nothing before the first claim (fence 0), finished_at
-  -- nothing before the end (state < 2).
+  --- What is never null comes first and in the order of its width: behind a null, each column is found by walking through all before
+  --- it, which every index entry pays for. epoch, worker and started_at mean nothing before the first claim (fence 0), finished_at
+  --- nothing before the end (state < 2).
   CREATE TABLE ${schema}.jobs (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     worker bigint NOT NULL DEFAULT 0,        -- fleet.seq of the latest attempt
@@ -89,12 +89,12 @@ export const core: Migration = {
     incident text                            -- the incident that put it back, until it runs again
   ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
   ALTER TABLE ${schema}.jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (seq);
-  -- Leads with the kind and holds only what can be claimed now.
+  --- Leads with the kind and holds only what can be claimed now.
   CREATE INDEX jobs_ready ON ${schema}.jobs (kind, priority DESC, seq) WHERE state = 0 AND lane = 1;
   CREATE INDEX jobs_alone ON ${schema}.jobs (crashes, seq) WHERE state = 0 AND lane = 2;
   CREATE INDEX jobs_delayed ON ${schema}.jobs (run_at, kind) WHERE state = 0 AND lane = 0;
   CREATE INDEX jobs_running ON ${schema}.jobs (worker) WHERE state = 1;
-  -- Succeeded jobs are not in it: their number is what is left of all.
+  --- Succeeded jobs are not in it: their number is what is left of all.
   CREATE INDEX jobs_ended ON ${schema}.jobs (state, finished_at, kind) WHERE state > 2;
   CREATE UNIQUE INDEX jobs_dedupe ON ${schema}.jobs (kind, dedupe_key) WHERE dedupe_key IS NOT NULL AND state < 2;
 
@@ -134,7 +134,7 @@ export const core: Migration = {
   );
   CREATE INDEX logs_job ON ${schema}.logs (job);
 
-  -- The workers. Nothing that a heartbeat writes is in an index, and pages have room, so a heartbeat is a HOT update.
+  --- The workers. Nothing that a heartbeat writes is in an index, and pages have room, so a heartbeat is a HOT update.
   CREATE TABLE ${schema}.fleet (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text COLLATE "C" NOT NULL UNIQUE,

@@ -101,9 +101,9 @@ export function enqueueFunction(schema: string, { create, check, beforeNewKind }
 
 export function addJobs(schema: string): string {
   return `
-  -- Adds what is known neither by its id nor by its dedupe key. Answers the ids that were added, or null if all of them were. One place
-  -- holds the ids and another the keys, so a job may win the one and lose the other: then it gives its id back. Whoever adds the same id
-  -- or key meanwhile waits until this transaction has ended, and then sees the job or none.
+  --- Adds what is known neither by its id nor by its dedupe key. Answers the ids that were added, or null if all of them were. One place
+  --- holds the ids and another the keys, so a job may win the one and lose the other: then it gives its id back. Whoever adds the same id
+  --- or key meanwhile waits until this transaction has ended, and then sees the job or none.
   CREATE FUNCTION ${schema}.add_jobs(
     kinds integer[], priorities integer[], run_ats bigint[], delays_ms bigint[], ids text[], dedupe_keys text[], inputs text[]
   ) RETURNS text[] LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$

@@ -36,15 +36,15 @@ export const isolation: Migration = {
 function columns(schema: string): string {
   return `
   -- With how many suspects, itself included, a suspect may run in one process; 0: with any number.
-  -- reserved_by is not used any more. It stays for workers of 0.1.0 that are at work while their store is migrated: they write it with
-  -- what they settle until their next heartbeat stops them, because they are too old. Without it those writes failed, and jobs stayed
-  -- with them that they would have released (npm run torture -- --previous). One text of step 7 dropped it. A later release can.
+  --- reserved_by is not used any more. It stays for workers of 0.1.0 that are at work while their store is migrated: they write it with
+  --- what they settle until their next heartbeat stops them, because they are too old. Without it those writes failed, and jobs stayed
+  --- with them that they would have released (npm run torture -- --previous). One text of step 7 dropped it. A later release can.
   ALTER TABLE ${schema}.jobs ADD COLUMN IF NOT EXISTS together integer NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS reserved_by bigint;
   -- How many of the jobs that were held at a death had an earlier crash, and whether a job was the only one of those.
   ALTER TABLE ${schema}.incidents ADD COLUMN IF NOT EXISTS suspects_at_death integer NOT NULL DEFAULT 0;
   ALTER TABLE ${schema}.incident_jobs ADD COLUMN IF NOT EXISTS alone boolean NOT NULL DEFAULT false;
-  -- Only losses that core has still to judge ask for it. They are few and have an index; the array keeps the planner from reading all
-  -- rows of incident_jobs, which are as many as jobs were ever recovered.
+  --- Only losses that core has still to judge ask for it. They are few and have an index; the array keeps the planner from reading all
+  --- rows of incident_jobs, which are as many as jobs were ever recovered.
   UPDATE ${schema}.incident_jobs j SET alone = true WHERE NOT j.alone AND j.incident = ANY (ARRAY(
     SELECT i.id FROM ${schema}.incidents i WHERE i.how <> 'gone' AND i.judged_at IS NULL AND i.held_at_death = 1));`;
 }
@@ -86,8 +86,8 @@ function reclaimTextByHalving(schema: string): string {
 
 export function takeBackByHalving(schema: string): string {
   return `
-  -- As in step 7, with these differences: of the jobs that died together those with an earlier crash are counted, a job is blamed if it
-  -- was the only one of them, and it is given the number of suspects next to which it may run.
+  --- As in step 7, with these differences: of the jobs that died together those with an earlier crash are counted, a job is blamed if it
+  --- was the only one of them, and it is given the number of suspects next to which it may run.
   CREATE OR REPLACE FUNCTION ${schema}.take_back(
     j ${schema}.jobs, k ${schema}.kinds, owner text, cause text, alone boolean, ttl_ms bigint, what text, incident text, now bigint
   ) RETURNS TABLE (job_id text, kind text, worker text, decision text, attempts integer, age interval)

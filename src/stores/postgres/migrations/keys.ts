@@ -94,8 +94,8 @@ function tables(schema: string): string {
   CREATE INDEX keys_due ON ${schema}.keys (due_at) WHERE due_at IS NOT NULL;
   CREATE TABLE ${schema}.key_wakes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key bigint NOT NULL, at bigint NOT NULL) ${appended};
 
-  -- Claims of jobs with a rate: each is a start of these keys, until a worker adds it to arrival_at. Appended, because a claim that updated the row of
-  -- a key would wait for every other claim of that key.
+  --- Claims of jobs with a rate: each is a start of these keys, until a worker adds it to arrival_at. Appended, because a claim that updated the row of
+  --- a key would wait for every other claim of that key.
   CREATE TABLE ${schema}.starts (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key bigint NOT NULL, at bigint NOT NULL) ${appended};
   CREATE INDEX starts_key ON ${schema}.starts (key, id);
 
@@ -192,7 +192,7 @@ export function noteMove(schema: string): string {
     END IF;
     RETURN NULL;
   END $$;
-  -- The columns of both triggers in this order: a claim is known by its state, and reads no column behind those that may be null.
+  --- The columns of both triggers in this order: a claim is known by its state, and reads no column behind those that may be null.
   DROP TRIGGER note_end ON ${schema}.jobs;
   CREATE TRIGGER note_end AFTER UPDATE OF state ON ${schema}.jobs FOR EACH ROW
     WHEN ((OLD.state >= ${STATE.succeeded}) <> (NEW.state >= ${STATE.succeeded}) AND NEW.extras) EXECUTE FUNCTION ${schema}.note_end();

@@ -90,7 +90,7 @@ const isCrowded = (schema: string, kind: string, ring: string): string =>
 function toGate(schema: string): string {
   return `
   -- Moves blocks of the batch that is alone to the gate of its kind, and returns how many. When none is left, no batch is alone. It waits for nothing: while
-  -- blocks are added nothing is moved, and blocks that a worker is claiming are left to the next call.
+  --- blocks are added nothing is moved, and blocks that a worker is claiming are left to the next call.
   CREATE FUNCTION ${schema}.to_gate(of_kind integer, most integer) RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   DECLARE
     lone bigint;

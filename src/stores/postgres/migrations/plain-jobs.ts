@@ -10,8 +10,8 @@ export const plainJobs: Migration = {
   name: "plain jobs",
   drops: "the function by which many plain jobs are added",
   up: (schema) => `
-  -- Returns the ids that were added, or null if all of them were. The block with its handler is a subtransaction: not for a user's transaction, which may
-  -- call it often.
+  --- Returns the ids that were added, or null if all of them were. The block with its handler is a subtransaction: not for a user's transaction, which may
+  --- call it often.
   CREATE FUNCTION ${schema}.add_plain_jobs(kind integer, ids text[], inputs text[])
   RETURNS text[] LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   DECLARE

@@ -6,10 +6,10 @@ export const restore: Migration = {
   drops: "what tells a restored dump from the store itself (columns of meta and fleet)",
   locks: ["fleet", "meta"],
   up: (schema) => `
-  -- Of the epoch: by which transaction, in which table and in which database this row was written. A dump brings the row back, but
-  -- whatever restores it is another transaction, so the row contradicts itself from then on (restore-mark.ts compares them).
+  --- Of the epoch: by which transaction, in which table and in which database this row was written. A dump brings the row back, but
+  --- whatever restores it is another transaction, so the row contradicts itself from then on (restore-mark.ts compares them).
   ALTER TABLE ${schema}.meta ADD COLUMN written_by xid, ADD COLUMN written_in oid, ADD COLUMN written_at oid;
-  -- These tables may themselves be a restored dump of an older schema: no epoch that was issued before comes again.
+  --- These tables may themselves be a restored dump of an older schema: no epoch that was issued before comes again.
   INSERT INTO ${schema}.meta AS m (key, value, written_by, written_in, written_at)
     SELECT 'epoch', ${schema}.now_ms(), pg_current_xact_id()::xid, '${schema}.meta'::regclass, oid FROM pg_database WHERE datname = current_database()
     ON CONFLICT (key) DO UPDATE SET value = greatest(m.value + 1, excluded.value),
