@@ -21,7 +21,7 @@ export interface Round {
 }
 
 /**
- * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, plain jobs of a thousand kinds, of one of a thousand kinds, jobs that take 5 ms, jobs that are not
+ * What is drained: plain jobs, jobs with a key, jobs with the same inputs and no key, the children of one parent, the same jobs by the same workers without a parent, plain jobs of a thousand kinds, of one of a thousand kinds, jobs that take 5 ms, jobs that are not
  * claimed ahead, or plain jobs next to a purge that begins soon.
  */
 export type DrainForm =
@@ -29,6 +29,7 @@ export type DrainForm =
   | "keyed"
   | "unkeyed"
   | "children"
+  | "parentless"
   | "kinds"
   | "oneOfKinds"
   | "slow"

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import pg from "pg";
 import { randomBytes } from "node:crypto";
 import { test, type TestContext } from "node:test";
+import { ErrorCode } from "../../src/job/errors.ts";
 import { systemClock as clock, systemRandom as random } from "../../src/platform/clock.ts";
 import type { WorkerRow } from "../../src/stores/liveness.ts";
 import { DirectSession } from "../../src/stores/postgres/direct-session.ts";
@@ -258,4 +259,21 @@ test("one process of the server crashes and takes all sessions with it: a watche
   );
   assert.equal(probe, "unknown");
   assert.deepEqual(watcher.holds, ["the store restarted"]);
+});
+
+test("a worker whose connection is lost while it takes its lock fails with an error of ours, which says what to do", async () => {
+  const lost = async (): Promise<never> => {
+    throw new Error("Connection terminated unexpectedly");
+  };
+  const greets = async () => ({ database: 1, pooled: false });
+  for (const session of [
+    { hold: lost, greet: greets },
+    { hold: async () => true, greet: lost },
+  ]) {
+    const liveness = new AdvisoryLiveness({ session, schema, clock, random } as never);
+    await assert.rejects(liveness.take("w"), {
+      code: ErrorCode.storeUnreachable,
+      message: /taking the lock of a worker/,
+    });
+  }
 });

@@ -15,6 +15,8 @@ interface Script {
   /** Incidents in the history of the job, with the worker of each. */
   readonly incidents?: readonly { readonly id: string; readonly worker: string; readonly resolution?: string }[];
   readonly wasHit?: boolean;
+  /** A job of its own ended its process. */
+  readonly endedByItsJob?: boolean;
   readonly ends?: boolean;
   /** The number of the worker of which no kernel can prove anything. */
   readonly elsewhere?: number;
@@ -24,7 +26,15 @@ interface Script {
 
 /** What the strike said, and which door it refused. */
 async function struck(script: Script): Promise<[number, string[]]> {
-  const { crashes, incidents = [], wasHit = false, ends = false, elsewhere, backAt = 2_000 } = script;
+  const {
+    crashes,
+    incidents = [],
+    wasHit = false,
+    endedByItsJob = false,
+    ends = false,
+    elsewhere,
+    backAt = 2_000,
+  } = script;
   const place: Place = { role: "worker", number: 3, state: "live", pid: 100, workerId: "w1", sinceAt: 0, deaths: 0 };
   const said: string[] = [];
   let refused = 0;
@@ -52,6 +62,7 @@ async function struck(script: Script): Promise<[number, string[]]> {
     hold: () => {},
     enqueue: async () => "job",
     wasHit: () => wasHit,
+    endedByItsJob: async () => endedByItsJob,
     violation: (sentence: string) => said.push(sentence),
   } as unknown as FaultContext;
   // An ended run waits for nothing.
@@ -89,6 +100,7 @@ test("a worker that ends for the loss of its connections is a violation, unless 
   const [, said] = await struck({ crashes: 0, ends: true });
   assert.deepEqual(said, ["worker w1 (pid 100) did not outlive the loss of its connections"]);
   assert.deepEqual(await struck({ crashes: 1, ends: true, wasHit: true }), [3, []]);
+  assert.deepEqual(await struck({ crashes: 1, ends: true, endedByItsJob: true }), [3, []]);
 });
 
 test("contact with a worker elsewhere is lost, its work is taken, and its return resolves the loss", async () => {

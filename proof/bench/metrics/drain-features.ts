@@ -31,6 +31,9 @@ export const parentChildren = featureDrain({
   form: "children",
   processes: 4,
   atLeast: () => 0.7,
+  // By workers of the same two kinds: what those of one kind save has nothing to do with a parent.
+  base: "the same jobs without a parent",
+  baseForm: "parentless",
 });
 
 export const drainBesideSleepers = featureDrain({

@@ -52,7 +52,8 @@ for (const kind of kinds) kind.handle(nothing);
 const plain = { slow, notAhead, oneOfKinds: kinds[0] }[form as string] ?? noop;
 const drained = form === "keyed" ? keyed : form === "unkeyed" ? unkeyed : plain;
 // Only what is drained, and the parent: a kind that may not be claimed ahead would hold up the others.
-const jobs = kinds.length > 0 ? kinds : form === "children" ? [noop, parent] : [drained];
+const servesParents = form === "children" || form === "parentless";
+const jobs = kinds.length > 0 ? kinds : servesParents ? [noop, parent] : [drained];
 const engine = await open(url, { jobs, logger: false, ...(form === "purging" && { heartbeat: { sweep: "1s" } }) });
 engine.on("job.succeeded", ({ kind }) => {
   if (kind !== parent.name) done();

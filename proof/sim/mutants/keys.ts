@@ -284,7 +284,7 @@ export const keyMutants: readonly Mutant[] = [
   {
     name: "firstRemovedAsStale",
     what: "with the entries of jobs that have left a door, that of the first job there is removed",
-    focus: QUIET,
+    focus: DOORS,
     connection: rewriting(["AND ring = 0 AND rank = ? AND job < ?", "AND ring = 0 AND rank = ? AND job <= ?"]),
   },
   {

@@ -43,18 +43,19 @@ export function reset(proxy: Proxy, elsewhere: number | null = null): Fault {
       const place = await targetWith(context, naps, signal, ({ number }) => !isElsewhere || number === elsewhere);
       const { number: door, pid, workerId } = place;
       const held = await heldBy(context, workerId);
+      const died = async (): Promise<boolean> => context.wasHit(workerId!) || (await context.endedByItsJob(pid));
       const { least, most } = isElsewhere ? ELSEWHERE_MS : REFUSED_MS[strikes % REFUSED_MS.length]!;
       strikes++;
       const refusedMs = chance.whole(least, most);
       const soonMs = Math.min(refusedMs, NOT_AWAY_YET_MS);
       await proxy.refuse(door, async () => {
         await wait(soonMs);
-        if (!context.wasHit(workerId!)) await expectNotCharged(context, workerId!, held, soonMs);
+        if (!(await died())) await expectNotCharged(context, workerId!, held, soonMs, died);
         await wait(refusedMs - soonMs);
       });
-      if (place.pid !== pid && !context.wasHit(workerId!))
+      if (place.pid !== pid && !(await died()))
         context.violation(`worker ${workerId} (pid ${pid}) did not outlive the loss of its connections`);
-      if (isElsewhere && !context.wasHit(workerId!)) await expectReturned(context, workerId!, refusedMs, signal);
+      if (isElsewhere && !(await died())) await expectReturned(context, workerId!, refusedMs, signal);
     },
   };
 }
@@ -83,10 +84,14 @@ async function expectNotCharged(
   workerId: string,
   jobs: readonly string[],
   afterMs: number,
+  died: () => Promise<boolean>,
 ): Promise<void> {
   const incidents = (await allIncidents(context.engine)).filter(({ worker }) => worker === workerId);
   const notDeaths = new Set(incidents.map(({ id }) => id));
-  for (const job of jobs)
-    for (const sentence of await chargedBeyondDeaths(context.engine, job, notDeaths))
-      context.violation(`${sentence}; worker ${workerId} had been without its connections for ${afterMs} ms`);
+  const sentences: string[] = [];
+  for (const job of jobs) sentences.push(...(await chargedBeyondDeaths(context.engine, job, notDeaths)));
+  // It may have died since then, and been charged before this was read.
+  if (sentences.length === 0 || (await died())) return;
+  for (const sentence of sentences)
+    context.violation(`${sentence}; worker ${workerId} had been without its connections for ${afterMs} ms`);
 }

@@ -28,6 +28,8 @@ export interface FaultContext {
   wake(place: Place): void;
   /** Whether the rig has killed or frozen this worker at any time. */
   wasHit(workerId: string): boolean;
+  /** Whether a job has ended the process that it ran in, as the poison of the rig does. */
+  endedByItsJob(pid: number): Promise<boolean>;
   /** Enqueues a job for the strike and returns its id. Throws `NotDone` if the store does not take it. */
   enqueue(contract: object, input: unknown): Promise<string>;
   /** The next worker, among those that `fits` accepts, that is inside a long commit; null: none within this time. */

@@ -99,6 +99,6 @@ function byTheStore({ role, said, startedAt, hadReported }: RigExit, options: Ri
 }
 
 /** A poison job kills with SIGKILL; one that takes all memory ends with SIGABRT, or with 134 where a shell stood between. */
-function byItsJob({ role, code, signal }: RigExit): boolean {
+export function byItsJob({ role, code, signal }: RigExit): boolean {
   return role === "worker" && (signal === "SIGKILL" || signal === "SIGABRT" || signal === "SIGTRAP" || code === 134);
 }

@@ -1,13 +1,13 @@
 // The killer: one act of violence after the other, drawn by weight, until this many processes were killed; strikes at their surroundings
 // and zombies next to them, as many as belong to this many kills. It waits on facts (who lives, how many are still starting), so a slow machine
 // makes it slower, not different: each of the three has a chance of its own, and what one is drawn for is the seed's.
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Engine } from "../../../src/index.ts";
 import type { FromProcess } from "../../../src/torture/fleet.ts";
 import { Chance } from "../../../src/torture/killer.ts";
 import { type Fault, type FaultContext, FaultSchedule, NotDone } from "./fault-schedule.ts";
-import type { Place, RigFleet } from "./fleet.ts";
+import { byItsJob, type Place, type RigFleet } from "./fleet.ts";
 import { Freezer } from "./freezer.ts";
 import type { Told } from "./history.ts";
 import { orderOf, placeOrder } from "./order.ts";
@@ -33,6 +33,8 @@ interface Act {
 
 /** How long the killer waits for a fact before it goes on without it. */
 const PATIENCE_MS = 10_000;
+/** Until this process has heard of the end of another one. */
+const HEARD_OF_MS = 5_000;
 /** How long it lies in wait for the process that finds a death. */
 const RECOVERER_MS = 2_000;
 /** A recovery takes about as long: it is struck before its transaction, inside it, or when it has ended. */
@@ -157,6 +159,14 @@ export class Killer {
       targets: () => this.#targets(),
       freeze: (place) => this.#fleet.freeze(place),
       wake: (place) => this.#fleet.wake(place),
+      endedByItsJob: async (pid) => {
+        // The others learn of a death from the kernel, and may do so before this process hears of it.
+        const exit = () => this.#fleet.exits.find((one) => one.pid === pid);
+        const giveUpAt = performance.now() + HEARD_OF_MS;
+        while (!existsSync(`/proc/${pid}`) && !exit() && performance.now() < giveUpAt) await this.#pause(10);
+        const found = exit();
+        return found !== undefined && !found.killedByUs && byItsJob(found);
+      },
       wasHit: (id) => [...this.#fleet.kills, ...this.#fleet.freezes].some(({ workerId }) => workerId === id),
       enqueue: async (contract, input) => {
         const id = `strike-${++this.#ordered}`;

@@ -11,6 +11,7 @@ import { createHash } from "node:crypto";
 import { type Clock, pause, type Random } from "../../job/time.ts";
 import type { Liveness, Probe, WorkerRow } from "../liveness.ts";
 import { type DirectSession, type Greeting, RUN } from "./direct-session.ts";
+import { wrapError } from "./errors.ts";
 
 export interface LivenessDeps {
   readonly session: DirectSession;
@@ -95,12 +96,15 @@ export class AdvisoryLiveness implements Liveness {
   async take(workerId: string): ReturnType<Liveness["take"]> {
     const { session, schema } = this.#deps;
     const key = lockKey(schema, workerId);
-    const proves = await session.hold(key);
     const name = String(key);
+    const wrapped = (thrown: unknown): never => {
+      throw wrapError("taking the lock of a worker", thrown);
+    };
+    const proves = await session.hold(key).catch(wrapped);
     this.#own.add(name);
     // Behind a pooler the lock proves nothing, but the worker's sessions can still be terminated by their name.
     return {
-      evidence: { name: proves ? name : null, identity: identityOf(await session.greet()) },
+      evidence: { name: proves ? name : null, identity: identityOf(await session.greet().catch(wrapped)) },
       drop: async () => {
         this.#own.delete(name);
         await session.release(key);
