@@ -68,6 +68,31 @@ export function specifyPurge(specify: Specify): void {
     },
   );
 
+  specify(
+    "jobs that come after a purge that left none are listed, checked, and purged in their turn",
+    async (fixture) => {
+      const { store } = fixture;
+      const listed = async (): Promise<readonly string[]> =>
+        (await store.inspect.list({}, 100, null)).jobs.map(({ id }) => id).toSorted();
+      const worker = await fixture.worker("w");
+      const purgeAll = async (): Promise<void> => {
+        for (let more = true; more;) ({ more } = await store.purge(KEEP));
+      };
+      await purgeAll();
+      for (const round of ["c", "b", "a"]) {
+        const ids = names(round, 5);
+        await fixture.enqueue(...ids);
+        assert.deepEqual((await listed()).slice(0, 5), ids);
+        await worker.settle(...(await worker.claim(5)).map((job) => SETTLE.succeed(job)));
+        await fixture.clock.advance(2 * DAY_MS);
+        await purgeAll();
+        // A store may keep the newest one, so that no number is given again.
+        assert.ok((await listed()).length <= 1, `${await listed()}`);
+        assert.deepEqual(await store.upkeep.integrity(), []);
+      }
+    },
+  );
+
   specify("a settlement of a purged job is stale and says that the job is missing", async (fixture) => {
     await fixture.enqueue("a", "last");
     const worker = await fixture.worker("w");

@@ -264,6 +264,8 @@ return {nextNumber, live}
 export const REPAIR_BEGIN = /* lua */ `
 wrote = true
 call('HSET', T .. 'meta', 'repair', '1')
+-- Where the records begin is found again as well.
+call('HDEL', T .. 'meta', 'low')
 return 1
 `;
 

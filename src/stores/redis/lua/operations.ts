@@ -296,7 +296,8 @@ local p, looked, last, scanned = math.max(low, floor((after + 1) / 64)), {}, nil
 while #looked < limit and p * 64 <= lastRow and scanned < 500 do
   scanned = scanned + 1
   local flat = call('HGETALL', T .. 'j:' .. int(p))
-  if #flat == 0 and p == low then
+  -- Not the page in which the next row will be: what is below \`low\` is neither listed, nor checked, nor purged.
+  if #flat == 0 and p == low and (p + 1) * 64 <= lastRow then
     low = p + 1
     call('HSET', T .. 'meta', 'low', int(low))
   end
