@@ -528,6 +528,8 @@ async function purge({ store, pick }: Stage): Promise<void> {
 async function checkAndRepair({ store, connection, pick }: Stage): Promise<void> {
   const all = names("kept", pick(2_000, 200));
   for (const name of all) await store.schedules!.write(scheduleRow(name, Date.now() + 86_400_000));
+  // A check calls it only while something is left.
+  await connection.eval("forgetWaits");
   await integrity(connection);
   await connection.eval("liveWorkers", ["1"]);
   await repair(connection);
